@@ -1,0 +1,143 @@
+"""Every error a caller can act on: one base, one class per thing to do about it.
+
+A message says what was asked, what was found and what to do. `code` is stable and ends up in OpenAI's error shape;
+`status` is the HTTP status that the web front answers with; `param` names the field at fault, if one is.
+"""
+
+from typing import Any
+
+
+class ExoError(Exception):
+    """Base of all errors that are meant for a caller."""
+
+    code = "internal_error"
+    status = 500
+    kind = "server_error"
+
+    def __init__(self, message: str, *, param: str | None = None, **numbers: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.numbers = numbers
+
+
+class InvalidRequestError(ExoError):
+    """A field of the request is missing, of the wrong type or out of range: correct it and ask again."""
+
+    code = "invalid_request"
+    status = 400
+    kind = "invalid_request_error"
+
+
+class ContextLengthError(InvalidRequestError):
+    """Prompt and max_tokens do not fit the model's context: shorten the prompt."""
+
+    code = "context_length_exceeded"
+
+
+class TemplateError(InvalidRequestError):
+    """The model's chat template refused the messages: change the messages or send a plain prompt."""
+
+    code = "template_error"
+
+
+class AccessError(ExoError):
+    """The guard did not let the request in: come from loopback, or bring a key."""
+
+    code = "access_denied"
+    status = 403
+    kind = "permission_error"
+
+
+class NotFoundError(ExoError):
+    """The named thing does not exist: the message lists what does."""
+
+    code = "not_found"
+    status = 404
+    kind = "invalid_request_error"
+
+
+class ModelNotFoundError(NotFoundError):
+    """No card of that model is known, or it cannot be served."""
+
+    code = "model_not_found"
+
+
+class ConflictError(ExoError):
+    """The state of things does not allow it now (in use, already there): the message says what stands in the way."""
+
+    code = "conflict"
+    status = 409
+    kind = "conflict_error"
+
+
+class PlacementError(ConflictError):
+    """No ring of nodes can hold the model: `code` names the rule that emptied the list, the numbers say by how much."""
+
+    code = "no_placement"
+
+    def __init__(self, message: str, *, code: str, **numbers: Any) -> None:
+        super().__init__(message, **numbers)
+        self.code = code
+
+
+class ModelLoadingError(ExoError):
+    """The model is known but no instance is ready yet: ask again after `retry_after_seconds`."""
+
+    code = "model_loading"
+    status = 503
+    kind = "server_error"
+
+
+class UnavailableError(ExoError):
+    """Redis or the workers cannot be reached now: try again."""
+
+    code = "unavailable"
+    status = 503
+    kind = "server_error"
+
+
+class StaleWriteError(ExoError):
+    """A write carried an old version, attempt or epoch and was refused: read again and decide again."""
+
+    code = "stale_write"
+    status = 409
+    kind = "conflict_error"
+
+
+class ModelFolderError(ExoError):
+    """A model folder is not usable: the message names the file and what is wrong with it."""
+
+    code = "model_folder"
+    status = 409
+    kind = "conflict_error"
+
+
+class DownloadError(ExoError):
+    """A download failed for good: the message says why and what cures it."""
+
+    code = "download_failed"
+
+
+class DownloadCancelledError(ExoError):
+    """The download's wish was withdrawn while it ran; the bytes are kept."""
+
+    code = "download_cancelled"
+
+
+class RunnerError(ExoError):
+    """A runner process refused, failed or died: its ring is formed again."""
+
+    code = "runner_failed"
+
+
+class LinkError(RunnerError):
+    """A link between two ranks could not be made or broke."""
+
+    code = "link_failed"
+
+
+class ConfigurationError(ExoError):
+    """A setting or the machine is not as it must be: the message says which and how to set it (exit code 78)."""
+
+    code = "configuration"

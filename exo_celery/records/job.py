@@ -1,0 +1,88 @@
+"""Jobs: durable generation requests."""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from exo_celery.records.base import ModelId, Record, Request
+
+
+class JobState(StrEnum):
+    """`queued → running → succeeded / failed / cancelled`; a lapsed lease leads back to queued."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+
+class Message(Request):
+    """One turn of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class JobRequest(Request):
+    """What `POST /api/jobs` takes: messages or a prompt, never both."""
+
+    model: ModelId
+    messages: tuple[Message, ...] | None = Field(None, strict=False, min_length=1)
+    prompt: str | None = Field(None, min_length=1)
+    max_tokens: int = Field(256, ge=1, le=1_000_000)
+    temperature: float = Field(0.0, ge=0, le=2, strict=False)
+    top_p: float = Field(1.0, gt=0, le=1, strict=False)
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    stop: tuple[str, ...] = Field((), strict=False, max_length=16)
+    priority: int = Field(5, ge=0, le=9)
+
+    @model_validator(mode="after")
+    def one_input(self) -> "JobRequest":
+        """Refuse a request with no input, or with two."""
+        if (self.messages is None) == (self.prompt is None):
+            raise ValueError("give either messages or prompt")
+        return self
+
+
+class Usage(Record):
+    """Tokens of one finished attempt, and its speed."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    tokens_per_second: float = 0.0
+
+
+class Job(Record):
+    """The record of a job. `text` is its result; `reasons` say why earlier attempts ended."""
+
+    id: str
+    model: ModelId
+    state: JobState = JobState.QUEUED
+    request: JobRequest
+    priority: int = 5
+    attempt: int = 0
+    owner: str = ""
+    seed: int = 0
+    text: str = ""
+    finish_reason: str = ""
+    usage: Usage = Usage()
+    error: dict[str, Any] | None = None
+    reasons: tuple[str, ...] = ()
+    note: str = ""
+    instance: str = ""
+    ring: tuple[str, ...] = ()
+    lease_until: float = 0.0
+    created_at: float = 0.0
+    published_at: float = 0.0
+    started_at: float = 0.0
+    first_token_at: float = 0.0
+    finished_at: float = 0.0

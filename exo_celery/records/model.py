@@ -1,0 +1,30 @@
+"""Model cards: the facts about a checkpoint."""
+
+from pydantic import Field
+
+from exo_celery.records.base import ModelId, Record
+
+BACKENDS = ("MlxMetal", "MlxCuda", "MlxCpu")
+
+
+class ModelCard(Record):
+    """What placement and people need to know of a model; bytes are those of the files unless said otherwise."""
+
+    id: ModelId
+    storage_bytes: int = Field(ge=0)
+    n_layers: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    supports_tensor: bool = False
+    backends: tuple[str, ...] = BACKENDS
+    architecture: str = ""
+    quantization: str = ""
+    context_length: int | None = None
+    # Where the split may be weighed: bytes that rank 0 and the last rank hold besides their layers.
+    embedding_bytes: int | None = None
+    head_bytes: int | None = None
+    kv_bytes_per_token: int | None = None
+    revision: str = ""
+    source: str = ""
+    created_at: float = 0.0

@@ -1,0 +1,1 @@
+"""Store: every Redis key, script and transition. The only importer of redis."""

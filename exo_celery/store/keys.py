@@ -1,0 +1,100 @@
+"""Every Redis key and every time to live: one page to know the whole store. `ns` is settings.namespace."""
+
+from typing import Final
+
+# Seconds.
+ALIVE_TTL: Final = 20  # a node lives this long after its last heartbeat
+HEARTBEAT: Final = 5
+LEASE: Final = 15  # a running job's lease; renewed at a third of it
+GRACE: Final = 20  # after Redis or our connection came back nothing is declared lost for one node life
+TAIL_SLACK: Final = (
+    10  # a queued job's message is lost when the next to be popped was published this much later
+)
+TOKENS_TTL: Final = 3600  # token streams after a job's end
+JOB_TTL: Final = 30 * 86400
+EVENTS_LENGTH: Final = 2000
+
+
+def nodes(ns: str) -> str:
+    """Set: node ids that have registered."""
+    return f"{ns}:nodes"
+
+
+def node(ns: str, node_id: str) -> str:
+    """Hash: a node's record."""
+    return f"{ns}:node:{node_id}"
+
+
+def alive(ns: str, node_id: str) -> str:
+    """String with a TTL: the boot id of a live node."""
+    return f"{ns}:alive:{node_id}"
+
+
+def download(ns: str, node_id: str, model: str) -> str:
+    """Hash: one model on one node."""
+    return f"{ns}:download:{node_id}:{model}"
+
+
+def downloads(ns: str, node_id: str) -> str:
+    """Set: models that have a download hash on that node."""
+    return f"{ns}:downloads:{node_id}"
+
+
+def wanted(ns: str, node_id: str) -> str:
+    """Hash: model → what is wanted of it on that node."""
+    return f"{ns}:wanted:{node_id}"
+
+
+def links(ns: str, node_id: str) -> str:
+    """Hash: peer → how this node reaches it."""
+    return f"{ns}:links:{node_id}"
+
+
+def models(ns: str) -> str:
+    """Set: models that have a card."""
+    return f"{ns}:models"
+
+
+def model(ns: str, model_id: str) -> str:
+    """Hash: a model card."""
+    return f"{ns}:model:{model_id}"
+
+
+def instances(ns: str) -> str:
+    """Set: instances that are not gone."""
+    return f"{ns}:instances"
+
+
+def instance(ns: str, instance_id: str) -> str:
+    """Hash: an instance, its ranks' states in fields `rank:<n>`."""
+    return f"{ns}:instance:{instance_id}"
+
+
+def job(ns: str, job_id: str) -> str:
+    """Hash: a job."""
+    return f"{ns}:job:{job_id}"
+
+
+def jobs(ns: str, state: str) -> str:
+    """Sorted set by time: jobs in a state (running: by the end of their lease)."""
+    return f"{ns}:jobs:{state}"
+
+
+def queued(ns: str, model_id: str, priority: int) -> str:
+    """Sorted set by published time: queued jobs of one model and priority."""
+    return f"{ns}:queued:{priority}:{model_id}"
+
+
+def tokens(ns: str, job_id: str) -> str:
+    """Stream: a job's deltas, ids `<attempt>-<n>`."""
+    return f"{ns}:tokens:{job_id}"
+
+
+def tick(ns: str, name: str, bucket: int) -> str:
+    """String with a TTL: who runs this tick."""
+    return f"{ns}:tick:{name}:{bucket}"
+
+
+def events(ns: str) -> str:
+    """Capped stream: what happened, for people."""
+    return f"{ns}:events"

@@ -1,0 +1,1 @@
+"""Celery tasks: read the store, call one function, write the store. Nothing else."""
