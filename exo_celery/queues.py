@@ -33,6 +33,10 @@ def broker_settings(settings: Settings) -> dict[str, Any]:
     """
     return {
         "broker_url": settings.redis_url,
+        # A CELERY_BROKER_URL in the environment beats broker_url, but not these two: records and messages
+        # must never go to two servers.
+        "broker_read_url": settings.redis_url,
+        "broker_write_url": settings.redis_url,
         "broker_transport": "exo_celery.transport:Transport",
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,

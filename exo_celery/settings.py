@@ -29,7 +29,6 @@ UNITS: Final = {
     "ti": 2**40,
 }
 NODE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-TRUE: Final = {"1", "true", "yes", "on"}
 
 
 class Settings(BaseModel):
@@ -54,6 +53,10 @@ class Settings(BaseModel):
     node_host: str = "127.0.0.1"
     labels: tuple[str, ...] = ()
     serve_slots: int = Field(16, ge=1, le=256)
+    # Set by a node worker for the serving worker that it starts beside rank 0, by nobody else.
+    serve_instance: str | None = None
+    serve_model: str | None = None
+    serve_socket: Path | None = None
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     hf_home: Path = Path("~/.cache/huggingface").expanduser()
     hf_token: str | None = None
@@ -115,9 +118,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     """
     env = os.environ if environ is None else environ
     warn_of_unknown(env)
-    found = {
-        name: env[var] for name in Settings.model_fields for var in reversed(variables(name)) if env.get(var)
-    }
+    found = {name: env[var] for name in Settings.model_fields for var in reversed(variables(name)) if env.get(var)}
     if "cluster_secret" not in found and env.get("EXO_CLUSTER_SECRET_FILE"):
         found["cluster_secret"] = read_secret(Path(env["EXO_CLUSTER_SECRET_FILE"]))
     values = {name: PARSERS[name](text) if name in PARSERS else text for name, text in found.items()}

@@ -38,11 +38,11 @@ class JobRequest(Request):
     messages: tuple[Message, ...] | None = Field(None, strict=False, min_length=1)
     prompt: str | None = Field(None, min_length=1)
     max_tokens: int = Field(256, ge=1, le=1_000_000)
-    temperature: float = Field(0.0, ge=0, le=2, strict=False)
-    top_p: float = Field(1.0, gt=0, le=1, strict=False)
+    temperature: float = Field(0.0, ge=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
     seed: int | None = Field(None, ge=0, lt=2**63)
     stop: tuple[str, ...] = Field((), strict=False, max_length=16)
-    priority: int = Field(5, ge=0, le=9)
+    priority: Literal[0, 5, 9] = 5
 
     @model_validator(mode="after")
     def one_input(self) -> "JobRequest":
@@ -50,6 +50,18 @@ class JobRequest(Request):
         if (self.messages is None) == (self.prompt is None):
             raise ValueError("give either messages or prompt")
         return self
+
+
+class TokenEvent(Record):
+    """One entry of a job's token stream; its id is `<attempt>-<n>`.
+
+    `attempt` announces a new run (what came before is void), `delta` carries text, `end` the outcome in `data`.
+    """
+
+    id: str
+    kind: Literal["attempt", "delta", "end"]
+    text: str = ""
+    data: dict[str, Any] = Field(default_factory=dict)
 
 
 class Usage(Record):

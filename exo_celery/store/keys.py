@@ -6,10 +6,9 @@ from typing import Final
 ALIVE_TTL: Final = 20  # a node lives this long after its last heartbeat
 HEARTBEAT: Final = 5
 LEASE: Final = 15  # a running job's lease; renewed at a third of it
-GRACE: Final = 20  # after Redis or our connection came back nothing is declared lost for one node life
-TAIL_SLACK: Final = (
-    10  # a queued job's message is lost when the next to be popped was published this much later
-)
+GRACE: Final = 20  # after an outage of Redis nothing is declared lost for one node life
+TAIL_SLACK: Final = 10  # a queued job's message is lost when the next to be popped is this much younger
+ATTEMPTS: Final = 5  # runs of one job before it fails for good
 TOKENS_TTL: Final = 3600  # token streams after a job's end
 JOB_TTL: Final = 30 * 86400
 EVENTS_LENGTH: Final = 2000
@@ -70,6 +69,11 @@ def instance(ns: str, instance_id: str) -> str:
     return f"{ns}:instance:{instance_id}"
 
 
+def placements(ns: str) -> str:
+    """Counter: rises with each decision that promises memory; a decision made on an older count is void."""
+    return f"{ns}:placements"
+
+
 def job(ns: str, job_id: str) -> str:
     """Hash: a job."""
     return f"{ns}:job:{job_id}"
@@ -98,3 +102,8 @@ def tick(ns: str, name: str, bucket: int) -> str:
 def events(ns: str) -> str:
     """Capped stream: what happened, for people."""
     return f"{ns}:events"
+
+
+def messages(ns: str, queue: str, priority: int) -> str:
+    """List: Celery's messages of one queue and priority, the tail is popped next (queues.broker_settings)."""
+    return f"{ns}:celery:{queue}" + (f":{priority}" if priority else "")

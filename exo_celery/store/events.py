@@ -1,0 +1,18 @@
+"""Events: what happened, for people. A capped stream; nothing decides by it."""
+
+from typing import Any
+
+from redis import Redis
+
+from exo_celery.store import keys
+
+
+def add(redis: Redis, ns: str, kind: str, text: str, **facts: Any) -> None:
+    """Append one event; the stream keeps about the last two thousand."""
+    fields = {"kind": kind, "text": text} | {name: str(value) for name, value in facts.items()}
+    redis.xadd(keys.events(ns), fields, maxlen=keys.EVENTS_LENGTH, approximate=True)
+
+
+def latest(redis: Redis, ns: str, count: int = 50) -> list[dict[str, str]]:
+    """Return the newest events first, each with its `id` (milliseconds of Redis time, a dash, a number)."""
+    return [{"id": event_id, **fields} for event_id, fields in redis.xrevrange(keys.events(ns), count=count)]

@@ -1,0 +1,87 @@
+"""Instances: written by compare-and-set on their version; each rank's state by its own node, fenced by the epoch."""
+
+from typing import Any, Final
+
+from redis import Redis
+
+from exo_celery.errors import NotFoundError, StaleWriteError
+from exo_celery.records.instance import Instance, InstanceStatus, RankState
+from exo_celery.store import events, keys
+from exo_celery.store.hashes import decode, encode
+from exo_celery.store.scripts import run
+
+GONE_TTL: Final = 3600  # seconds that a gone instance can still be read
+SCRIPT_OWNS: Final = frozenset({"version", "ranks", "created_at", "updated_at"})
+
+
+def placements(redis: Redis, ns: str) -> int:
+    """Return how many decisions have promised memory so far; read it before what a decision is made from."""
+    return int(redis.get(keys.placements(ns)) or 0)
+
+
+def save(redis: Redis, ns: str, instance: Instance, *, decided_on: int | None = None) -> Instance:
+    """Write an instance that was read at `instance.version` (0: a new one) and return it as it now stands.
+
+    `decided_on` is the count of placements that a promise of memory was decided on.
+
+    Raises:
+        StaleWriteError: somebody wrote the instance, or promised memory, in between: read and decide again.
+    """
+    pairs = [part for pair in encode(instance, without=SCRIPT_OWNS).items() for part in pair]
+    keep = GONE_TTL if instance.status is InstanceStatus.GONE else ""
+    head: list[Any] = [instance.id, instance.version, "" if decided_on is None else decided_on, keep]
+    where = [keys.instance(ns, instance.id), keys.instances(ns), keys.placements(ns)]
+    outcome, number = run(redis, "instance_save", where, head + pairs)
+    if outcome == 0:
+        raise StaleWriteError(f"instance {instance.id}: version {instance.version} was read, {number} is there")
+    if outcome == -1:
+        raise StaleWriteError(f"instance {instance.id}: {number} placements were made, decided on {decided_on}")
+    events.add(redis, ns, "instance", describe(instance), instance=instance.id, model=instance.model)
+    return get(redis, ns, instance.id)
+
+
+def describe(instance: Instance) -> str:
+    """Return one line on where the instance stands."""
+    ring = " → ".join(rank.node for rank in instance.ring)
+    detail = instance.error or (f"ring {ring}" if ring else "")
+    return f"{instance.model} epoch {instance.epoch}: {instance.status}" + (f" ({detail})" if detail else "")
+
+
+def save_rank(redis: Redis, ns: str, instance_id: str, rank: int, state: RankState) -> bool:
+    """Write a rank's state; False if the instance has gone on to another epoch."""
+    where = [keys.instance(ns, instance_id)]
+    return bool(run(redis, "rank_save", where, [state.epoch, rank, state.model_dump_json()]))
+
+
+def find(redis: Redis, ns: str, instance_id: str) -> Instance | None:
+    """Return an instance, or None."""
+    return read(redis.hgetall(keys.instance(ns, instance_id)))
+
+
+def get(redis: Redis, ns: str, instance_id: str) -> Instance:
+    """Return an instance.
+
+    Raises:
+        NotFoundError: no such instance; the message lists those there are.
+    """
+    if found := find(redis, ns, instance_id):
+        return found
+    known = ", ".join(sorted(redis.smembers(keys.instances(ns)))) or "none"
+    raise NotFoundError(f"instance {instance_id!r} does not exist; there are: {known}")
+
+
+def every(redis: Redis, ns: str) -> list[Instance]:
+    """Return all instances that are not gone, oldest first, in two round trips."""
+    with redis.pipeline(transaction=False) as pipe:
+        for instance_id in redis.smembers(keys.instances(ns)):
+            pipe.hgetall(keys.instance(ns, instance_id))
+        found = [read(fields) for fields in pipe.execute()]
+    return sorted((one for one in found if one), key=lambda one: (one.created_at, one.id))
+
+
+def read(fields: dict[str, str]) -> Instance | None:
+    """Read an instance from its hash, its ranks' states included."""
+    if not fields:
+        return None
+    ranks = {int(n[5:]): RankState.model_validate_json(t) for n, t in fields.items() if n.startswith("rank:")}
+    return decode(Instance, fields).evolve(ranks=ranks)

@@ -1,0 +1,7 @@
+-- KEYS: job, tokens.  ARGV: attempt, text.
+-- One delta of the current attempt: 1 go on, 0 stop (cancelled, or somebody else's job by now).
+local state, attempt, first = unpack(redis.call('HMGET', KEYS[1], 'state', 'attempt', 'first_token_at'))
+if state ~= 'running' or attempt ~= ARGV[1] then return 0 end
+if first == '0' then redis.call('HSET', KEYS[1], 'first_token_at', now_text) end
+redis.call('XADD', KEYS[2], attempt .. '-*', 'kind', 'delta', 'text', ARGV[2])
+return 1
