@@ -4,15 +4,20 @@ Nothing here imports a task. `sender()` is an app that only publishes; it is nev
 somebody else's process.
 """
 
+import logging
 from typing import Any, Final
 
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from exo_celery.settings import Settings
+
+log = logging.getLogger(__name__)
 
 CLUSTER: Final = "cluster"
 # Priorities on Redis: 0 is taken first.
 INTERACTIVE, JOB, BATCH = 0, 5, 9
+HINT_SECONDS: Final = 60  # a hint that waited this long is stale
 PUBLISHED: Final = "exo_published"  # message header: Redis time at which a job's message was published
 
 
@@ -91,3 +96,11 @@ def send(
         retry=False,
         argsrepr="(…)",
     )
+
+
+def hint(app: Celery, task: str, *args: Any, queue: str) -> None:
+    """Send a task that only hastens what a tick would bring anyway; an outage of Redis is no error."""
+    try:
+        send(app, task, *args, queue=queue, expires=HINT_SECONDS)
+    except OperationalError as error:
+        log.warning("%s was not sent, the next tick will do: %s", task, error)

