@@ -44,6 +44,11 @@ class PlacementRequest(Request):
     required_nodes: tuple[str, ...] = Field((), strict=False)
     excluded_nodes: tuple[str, ...] = Field((), strict=False)
     prefer: Literal["most-downloaded", "ready-soonest"] = "most-downloaded"
+    labels: tuple[str, ...] = Field((), strict=False)
+    instance_meta: Literal["MlxRing", "MlxJaccl"] = "MlxRing"
+    # Where told, the KV cache of that many tokens and sequences is reserved too.
+    context_tokens: int | None = Field(None, ge=1)
+    concurrency: int = Field(1, ge=1)
 
 
 class Rank(Record):

@@ -24,6 +24,7 @@ class ModelCard(Record):
     # Where the split may be weighed: bytes that rank 0 and the last rank hold besides their layers.
     embedding_bytes: int | None = None
     head_bytes: int | None = None
+    layers_bytes: int | None = None  # all layers together
     kv_bytes_per_token: int | None = None
     revision: str = ""
     source: str = ""
