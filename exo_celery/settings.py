@@ -52,11 +52,15 @@ class Settings(BaseModel):
     report_seconds: float = Field(300, gt=0)
     node_host: str = "127.0.0.1"
     labels: tuple[str, ...] = ()
+    threads: int | None = Field(None, ge=1)
     serve_slots: int = Field(16, ge=1, le=256)
     # Set by a node worker for the serving worker that it starts beside rank 0, by nobody else.
     serve_instance: str | None = None
     serve_model: str | None = None
     serve_socket: Path | None = None
+    # Where gunicorn binds. Off loopback the guard still lets in nobody but this machine.
+    web_host: str = "127.0.0.1"
+    web_port: int = Field(8765, ge=0, le=65535)
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     hf_home: Path = Path("~/.cache/huggingface").expanduser()
     hf_token: str | None = None

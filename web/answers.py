@@ -1,0 +1,140 @@
+"""What the JSON routes answer, where it is more than one record: the shapes that /openapi.json shows."""
+
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from exo_celery.records.base import ModelId, Record
+from exo_celery.records.download import Download
+from exo_celery.records.instance import InstanceStatus, Rank, RankStatus
+from exo_celery.records.job import Job, JobState, Usage
+from exo_celery.records.model import ModelCard
+from exo_celery.records.node import NodeView
+
+
+class Nodes(Record):
+    """Every node that ever registered."""
+
+    nodes: list[NodeView]
+
+
+class Downloads(Record):
+    """One entry per node and model; a catalog model that a node lacks stands as pending with 0 bytes."""
+
+    downloads: list[Download]
+
+
+class Models(Record):
+    """Every known model."""
+
+    models: list[ModelCard]
+
+
+class JobView(Record):
+    """A job as callers see it; `text` is the result so far stored, `reasons` why earlier attempts ended."""
+
+    id: str
+    model: ModelId
+    state: JobState
+    priority: int
+    attempt: int
+    text: str
+    finish_reason: str
+    usage: Usage
+    error: dict[str, Any] | None
+    reasons: tuple[str, ...]
+    note: str
+    instance: str
+    ring: tuple[str, ...]
+    seed: int
+    created_at: float
+    started_at: float
+    first_token_at: float
+    finished_at: float
+
+    @classmethod
+    def of(cls, job: Job) -> "JobView":
+        """Leave out what is only ours (lease, publishing) and the prompt."""
+        return cls.model_validate(job.model_dump(exclude={"request", "owner"}))
+
+
+class Jobs(Record):
+    """One page of jobs, newest first; `next` is the cursor of the next page, null on the last."""
+
+    jobs: list[JobView]
+    next: str | None
+
+
+class RankView(Record):
+    """One place of a ring: layers `[start_layer, end_layer)`, and how far its node is."""
+
+    model_config = ConfigDict(extra="allow")
+
+    node: str
+    rank: int
+    start_layer: int
+    end_layer: int
+    status: RankStatus
+
+
+class InstanceView(Record):
+    """A placed model; `why` says what decided for this ring."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    model: ModelId
+    status: InstanceStatus
+    epoch: int
+    sharding: str
+    ring: list[RankView]
+    why: str
+    error: str
+
+
+class Instances(Record):
+    """All instances that are not gone."""
+
+    instances: list[InstanceView]
+
+
+class Accepted(Record):
+    """An instance that is on its way, up or down."""
+
+    id: str
+    status: InstanceStatus
+
+
+class Deleting(Record):
+    """A wish that the node's agent works off."""
+
+    node: str
+    model: ModelId
+    wanted: str = "delete"
+
+
+class Preview(Record):
+    """Where a model would be placed, and the reasons, without placing it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: ModelId
+    ring: list[Rank]
+    sharding: str
+    why: str
+
+
+class ErrorFacts(Record):
+    """What went wrong; `param` names the field at fault, `code` is stable."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    details: dict[str, Any] = Field(default_factory=dict, description="numbers behind the message, if any")
+
+
+class ErrorAnswer(Record):
+    """OpenAI's error shape, which every error of this server has."""
+
+    error: ErrorFacts

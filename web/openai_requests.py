@@ -1,0 +1,203 @@
+"""What clients of OpenAI's API send. A parameter that would change the answer is obeyed or refused, never ignored."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from exo_celery.queues import INTERACTIVE
+from exo_celery.records.base import Request
+from exo_celery.records.job import JobRequest, Message
+from web.operation import UNSUPPORTED
+
+CHAT_MAX_TOKENS: Final = 512
+COMPLETION_MAX_TOKENS: Final = 16  # the API's own default
+
+
+@dataclass(frozen=True, eq=False)  # equal ones (0 and False) would share one place in typing's cache of annotations
+class Only:
+    """Accept null and these values, which change nothing; refuse the others as not supported."""
+
+    values: tuple[Any, ...] = ()
+
+    def check(self, value: Any) -> Any:
+        """Return a value that changes nothing."""
+        kind = isinstance(value, bool)  # in Python True is 1, in JSON it is not
+        if value is None or any(value == one and isinstance(one, bool) == kind for one in self.values):
+            return value
+        neutral = " or ".join([f"send {value!r}" for value in self.values[:1]] + ["leave it out"])
+        raise PydanticCustomError(UNSUPPORTED, "is not supported by this server: {neutral}", {"neutral": neutral})
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check after the field's own type."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Show the values that are accepted."""
+        return {"enum": [*self.values, None]}
+
+
+def joined(content: Any) -> Any:
+    """Return a list of text parts as one text, a line each; leave everything else to the field's type."""
+    if not isinstance(content, list):
+        return content
+    parts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    kinds = {part.get("type") if isinstance(part, dict) else None for part in content}
+    if kinds - {"text"} or not all(isinstance(part, str) for part in parts):
+        raise PydanticCustomError(UNSUPPORTED, "is not supported by this server: send text parts only")
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
+def one_of_list(value: Any) -> Any:
+    """Return the only text of a list; several prompts, and tokens in the place of text, are refused."""
+    if not isinstance(value, list):
+        return value
+    if len(value) != 1 or not isinstance(value[0], str):
+        raise PydanticCustomError(
+            UNSUPPORTED, "is not supported by this server as a list: send one prompt a request, as text"
+        )
+    return value[0]
+
+
+def listed(value: Any) -> Any:
+    """Return one stop text as a list of one, null as none."""
+    return [] if value is None else [value] if isinstance(value, str) else value
+
+
+Text = Annotated[str | None, BeforeValidator(joined)]
+Stop = Annotated[tuple[str, ...], BeforeValidator(listed), Field(strict=False, max_length=16)]
+
+
+class ChatMessage(Request):
+    """One turn. The last fields are what clients echo from an earlier answer."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    refusal: Annotated[Any, Only()] = None
+    audio: Annotated[Any, Only()] = None
+    function_call: Annotated[Any, Only()] = None
+    annotations: Annotated[Any, Only(([],))] = None
+
+    @model_validator(mode="after")
+    def something_said(self) -> "ChatMessage":
+        """Refuse a turn that says nothing."""
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError(f"a message of role {self.role} needs content")
+        return self
+
+    def message(self) -> Message:
+        """Return the turn as a job holds it; models know no developer, only a system."""
+        role = "system" if self.role == "developer" else self.role
+        return Message(
+            role=role,
+            content=self.content,
+            name=self.name,
+            tool_calls=self.tool_calls,
+            tool_call_id=self.tool_call_id,
+        )
+
+
+class StreamOptions(Request):
+    """What else a stream is to carry."""
+
+    include_usage: bool = False
+    include_obfuscation: Annotated[Any, Only((False,))] = None
+
+
+class Sampling(Request):
+    """What chat and completions share."""
+
+    model: str = Field(min_length=1, max_length=200)
+    max_tokens: int | None = Field(None, ge=1, le=1_000_000)
+    temperature: float | None = Field(None, ge=0, le=2, description="0 unless given: the same answer each time")
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    stop: Stop = ()
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    n: Annotated[Any, Only((1,))] = None
+    frequency_penalty: Annotated[Any, Only((0,))] = None
+    presence_penalty: Annotated[Any, Only((0,))] = None
+    repetition_penalty: Annotated[Any, Only((1,))] = None
+    logit_bias: Annotated[Any, Only(({},))] = None
+
+    @model_validator(mode="after")
+    def options_of_a_stream(self) -> "Sampling":
+        """Refuse stream options without a stream."""
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options need stream: true")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampled(self, max_tokens: int, **given: Any) -> JobRequest:
+        """Return the job that answers this request, at the priority of somebody who waits."""
+        chosen = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
+        return JobRequest.model_validate(
+            {name: value for name, value in chosen.items() if value is not None}
+            | {"model": self.model, "max_tokens": max_tokens, "stop": self.stop, "priority": INTERACTIVE}
+            | given
+        )
+
+
+class ChatRequest(Sampling):
+    """`POST /v1/chat/completions`."""
+
+    messages: tuple[ChatMessage, ...] = Field(strict=False, min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, le=1_000_000)
+    logprobs: Annotated[Any, Only((False,))] = None
+    top_logprobs: Annotated[Any, Only((0,))] = None
+    response_format: Annotated[Any, Only(({"type": "text"},))] = None
+    tools: Annotated[Any, Only(([],))] = None
+    tool_choice: Annotated[Any, Only(("none", "auto"))] = None
+    functions: Annotated[Any, Only(([],))] = None
+    function_call: Annotated[Any, Only(("none", "auto"))] = None
+    modalities: Annotated[Any, Only((["text"],))] = None
+    audio: Annotated[Any, Only()] = None
+    prediction: Annotated[Any, Only()] = None
+    reasoning_effort: Annotated[Any, Only(("none",))] = None
+    verbosity: Annotated[Any, Only(("medium",))] = None
+    web_search_options: Annotated[Any, Only()] = None
+    # Say something of the caller, not of the answer.
+    parallel_tool_calls: bool | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @model_validator(mode="after")
+    def one_limit(self) -> "ChatRequest":
+        """Refuse two limits that differ."""
+        both = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(both) > 1:
+            raise ValueError("max_tokens and max_completion_tokens differ: send max_completion_tokens alone")
+        return self
+
+    def job(self) -> JobRequest:
+        """Return the job that answers this chat."""
+        limit = self.max_completion_tokens or self.max_tokens or CHAT_MAX_TOKENS
+        return self.sampled(limit, messages=tuple(turn.message() for turn in self.messages))
+
+
+class CompletionRequest(Sampling):
+    """`POST /v1/completions`."""
+
+    prompt: Annotated[str, BeforeValidator(one_of_list), Field(min_length=1)]
+    best_of: Annotated[Any, Only((1,))] = None
+    echo: Annotated[Any, Only((False,))] = None
+    logprobs: Annotated[Any, Only()] = None
+    suffix: Annotated[Any, Only(("",))] = None
+
+    def job(self) -> JobRequest:
+        """Return the job that answers this completion."""
+        return self.sampled(self.max_tokens or COMPLETION_MAX_TOKENS, prompt=self.prompt)

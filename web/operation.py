@@ -1,0 +1,131 @@
+"""One way in and out of every JSON route: what a view declares is checked, answered and written in /openapi.json."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Final, TypeVar, get_origin
+
+from flask import Response, request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, to_json
+from werkzeug.exceptions import UnsupportedMediaType
+
+from exo_celery.errors import InvalidRequestError
+
+View = Callable[..., Any]
+M = TypeVar("M", bound=BaseModel)
+UNSUPPORTED: Final = "unsupported_parameter"  # also the type of a validation error that says so
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a route takes and gives; `errors` are its statuses besides 400 (with input), 403 and 500."""
+
+    answer: Any
+    status: int = 200
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    errors: tuple[int, ...] = ()
+    media_type: str = "application/json"
+    streams: bool = False
+
+
+def operation(
+    answer: Any,
+    *,
+    status: int = 200,
+    body: type[BaseModel] | None = None,
+    query: type[BaseModel] | None = None,
+    errors: tuple[int, ...] = (),
+    media_type: str = "application/json",
+    streams: bool = False,
+) -> Callable[[View], View]:
+    """Declare a view: it gets `body` and `query` as checked records and returns what JSON can hold, or a response."""
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        def answering(**given: Any) -> Response:
+            if body:
+                given["body"] = read_body(body)
+            if query:
+                given["query"] = read_query(query)
+            result = view(**given)
+            return result if isinstance(result, Response) else json_response(result, status)
+
+        declared = Operation(answer, status, body, query, errors, media_type, streams)
+        answering.operation = declared  # type: ignore[attr-defined]
+        return answering
+
+    return decorate
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Answer records, lists and dicts as JSON."""
+    return Response(to_json(value), status, mimetype="application/json")
+
+
+def read_body(model: type[M]) -> M:
+    """Read the request's JSON body strictly.
+
+    Raises:
+        InvalidRequestError: malformed, of a wrong type, or with a field nobody knows; `param` names it.
+        UnsupportedMediaType: it does not say that it is JSON.
+    """
+    if request.mimetype != "application/json":
+        raise UnsupportedMediaType(
+            f"the body must be JSON with Content-Type: application/json; it came as {request.mimetype or 'nothing'!r}"
+        )
+    raw = request.get_data()
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        raise invalid(error.errors()[0], raw) from error
+
+
+def read_query(model: type[M]) -> M:
+    """Read the query string; a field of several values may be repeated or separated by commas.
+
+    Raises:
+        InvalidRequestError: as for a body.
+    """
+    values: dict[str, Any] = {}
+    for name, texts in request.args.lists():
+        field = model.model_fields.get(name)
+        many = field is not None and get_origin(field.annotation) is tuple
+        values[name] = [part for text in texts for part in text.split(",")] if many else texts[-1]
+    try:
+        return model.model_validate(values, strict=False)
+    except ValidationError as error:
+        raise invalid(error.errors()[0], to_json(values)) from error
+
+
+def invalid(detail: ErrorDetails, raw: bytes) -> InvalidRequestError:
+    """Return the first validation error as ours: which field, what was wrong, what came instead."""
+    if detail["type"] == "json_invalid":
+        return InvalidRequestError(f"the body is not valid JSON: {detail['msg']}")
+    param = field_path(detail, json.loads(raw))
+    message = detail["msg"].removeprefix("Value error, ")
+    if param and detail["type"] not in ("missing", "extra_forbidden"):
+        message += f" (got {json.dumps(detail['input'], default=str)[:60]})"
+    error = InvalidRequestError(f"{param}: {message}" if param else message, param=param)
+    if detail["type"] == UNSUPPORTED:
+        error.code = UNSUPPORTED
+    return error
+
+
+def field_path(detail: ErrorDetails, body: Any) -> str | None:
+    """Return where an error lies as callers write it (`messages[0].content`), or None for the whole body.
+
+    Pydantic's location also names branches of unions, which the caller never wrote: it is followed through the body.
+    """
+    path = ""
+    missing = detail["type"] == "missing"
+    for part in detail["loc"]:
+        if isinstance(part, int) and isinstance(body, list):
+            path += f"[{part}]"
+            body = body[part] if part < len(body) else None
+        elif isinstance(part, str) and isinstance(body, dict) and (part in body or missing):
+            path += f".{part}" if path else part
+            body = body.get(part)
+    return path or None
