@@ -119,6 +119,15 @@ class DownloadError(ExoError):
     code = "download_failed"
 
 
+class DownloadInterruptedError(DownloadError):
+    """Something that may pass stopped a download: the bytes are kept, it goes on by itself.
+
+    `numbers["retry_after_seconds"]` is how long the other side asked us to wait, where it did.
+    """
+
+    code = "download_interrupted"
+
+
 class DownloadCancelledError(ExoError):
     """The download's wish was withdrawn while it ran; the bytes are kept."""
 

@@ -12,7 +12,7 @@ from exo_celery.records.download import Download, DownloadStatus
 from exo_celery.records.instance import Instance, InstanceStatus, Rank, RankState, RankStatus
 
 MAX_FAILURES: Final = 5  # rings in a row that may fail before the instance does
-BACKOFF_SECONDS: Final = (0, 2, 5, 15, 30)  # before a new ring, by failures in a row
+BACKOFF_SECONDS: Final = (1, 2, 5, 15, 30)  # before a new ring, by failures in a row
 STEADY_SECONDS: Final = 300  # a ring that was ready for this long has earned a fresh count
 
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from exo_celery.records.base import ModelId, Record
+from exo_celery.records.base import ModelId, Record, Request
 
 BACKENDS = ("MlxMetal", "MlxCuda", "MlxCpu")
 
@@ -29,3 +29,10 @@ class ModelCard(Record):
     revision: str = ""
     source: str = ""
     created_at: float = 0.0
+
+
+class AddModel(Request):
+    """What `POST /api/models` takes: a model id, and the folder that holds it where it is not found by its id."""
+
+    model: ModelId
+    path: str | None = None

@@ -47,17 +47,17 @@ def submit(redis: Redis, ns: str, job: Job) -> Job:
     return job.evolve(created_at=float(published), published_at=float(published))
 
 
-def claim(redis: Redis, ns: str, job_id: str, instance: str, ring: Sequence[str]) -> Job | None:
-    """Take a queued job to run; None when it is not to be run (any more)."""
+def claim(redis: Redis, ns: str, job_id: str, instance: str, ring: Sequence[str], token: str) -> Job | None:
+    """Take a queued job to run; None when it is not to be run (any more). The same token claims once."""
     where = [keys.job(ns, job_id), keys.tokens(ns, job_id)]
-    answer = run(redis, "job_claim", where, [ns, job_id, keys.LEASE, instance, json.dumps(ring)])
+    answer = run(redis, "job_claim", where, [ns, job_id, keys.LEASE, instance, json.dumps(ring), token])
     return get(redis, ns, job_id) if int(answer[0]) else None
 
 
-def append(redis: Redis, ns: str, job_id: str, attempt: int, delta: str) -> bool:
-    """Add text to the job's stream; False when this attempt is to stop."""
+def append(redis: Redis, ns: str, job_id: str, attempt: int, number: int, delta: str) -> bool:
+    """Add the attempt's delta of this number (from 1 on) to the stream; False when the attempt is to stop."""
     where = [keys.job(ns, job_id), keys.tokens(ns, job_id)]
-    return bool(run(redis, "job_append", where, [attempt, delta]))
+    return bool(run(redis, "job_append", where, [attempt, number, delta]))
 
 
 def renew(redis: Redis, ns: str, held: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

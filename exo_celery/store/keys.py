@@ -94,9 +94,14 @@ def tokens(ns: str, job_id: str) -> str:
     return f"{ns}:tokens:{job_id}"
 
 
-def tick(ns: str, name: str, bucket: int) -> str:
-    """String with a TTL: who runs this tick."""
-    return f"{ns}:tick:{name}:{bucket}"
+def tick(ns: str, name: str) -> str:
+    """String with a TTL a little below the period: who ran the last tick."""
+    return f"{ns}:tick:{name}"
+
+
+def secret(ns: str) -> str:
+    """String: what ring keys are derived from where no cluster secret was set."""
+    return f"{ns}:secret"
 
 
 def events(ns: str) -> str:

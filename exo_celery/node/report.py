@@ -1,0 +1,39 @@
+"""What this worker says of itself: `celery inspect` and the download hashes answer from here."""
+
+from typing import Any
+
+from exo_celery.node import agent, serving
+
+
+def downloads() -> dict[str, Any]:
+    """Return the downloads of this node as its hashes say them now."""
+    if not agent.HERE:
+        return what_i_serve()
+    here = agent.here()
+    return {"node": here.node_id, "downloads": [d.model_dump(mode="json") for d in here.downloads.current()]}
+
+
+def node() -> dict[str, Any]:
+    """Return this node's record, measured now."""
+    return agent.here().describe().model_dump(mode="json") if agent.HERE else what_i_serve()
+
+
+def shards() -> dict[str, Any]:
+    """Return the shards that this node holds."""
+    if not agent.HERE:
+        return what_i_serve()
+    return {"node": agent.here().node_id, "shards": agent.here().shards.describe()}
+
+
+def refresh() -> str:
+    """Report what the disk holds, in a thread of the agent's; say what will happen."""
+    if not agent.HERE:
+        return "a serving worker holds no downloads"
+    agent.here().boot_report()
+    return f"{agent.here().node_id} is looking at its disks and will write its download hashes"
+
+
+def what_i_serve() -> dict[str, Any]:
+    """Return what a serving worker is: it holds no models, its node worker does."""
+    here = serving.here()
+    return {"serving": here.instance, "model": here.model, "running_jobs": len(here.held), "ring": here.ring}

@@ -1,0 +1,185 @@
+"""What a serving worker does: claim a job, run it on the engine, write down each word and the end, fenced throughout.
+
+All threads share one connection to the runner and one thread that renews their leases. When the runner is gone, the
+jobs go back into the queue and the process ends: a ring is formed anew with a serving worker of its own.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from celery import Celery
+from redis import Redis
+
+from exo_celery import client
+from exo_celery.errors import ExoError, RunnerError
+from exo_celery.records.job import Job, JobState
+from exo_celery.runner.client import EngineClient
+from exo_celery.runner.protocol import Delta, Event, Finished, Refused
+from exo_celery.settings import Settings
+from exo_celery.store import instances, jobs
+from exo_celery.store.client import TRANSIENT, connect
+from exo_celery.store.jobs import Outcome
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+RENEW_SECONDS: Final = 1.0  # also how soon a cancel reaches a job that is not saying anything
+CLAIM_PATIENCE_SECONDS: Final = 60
+FINISH_PATIENCE_SECONDS: Final = 120
+PAUSE_SECONDS: Final = 0.25
+
+
+class Serving:
+    """The jobs that this process is running."""
+
+    def __init__(self, settings: Settings, app: Celery) -> None:
+        if settings.serve_instance is None or settings.serve_socket is None:
+            raise ExoError("EXO_SERVE_INSTANCE and EXO_SERVE_SOCKET are set by the node worker that starts this one")
+        self.app = app
+        self.ns = settings.namespace
+        self.redis: Redis = connect(settings)
+        self.instance = settings.serve_instance
+        self.model = settings.serve_model or ""
+        self.engine = EngineClient(settings.serve_socket)
+        self.ring = [rank.node for rank in instances.get(self.redis, self.ns, self.instance).ring]
+        self.held: dict[str, int] = {}
+        self.lock = threading.Lock()
+        self.stopping = threading.Event()
+
+    def start(self) -> None:
+        """Renew leases, and end with the runner."""
+        threading.Thread(target=self.renew_leases, name="leases", daemon=True).start()
+        threading.Thread(target=self.end_with_runner, name="runner-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """Give all running jobs back to the queue."""
+        self.stopping.set()
+        self.engine.close()
+
+    def generate(self, job_id: str) -> None:
+        """Run one job to its end, if it is still to be run."""
+        token = uuid.uuid4().hex
+        job = patiently(
+            lambda: jobs.claim(self.redis, self.ns, job_id, self.instance, self.ring, token), CLAIM_PATIENCE_SECONDS
+        )
+        if job is None:
+            return
+        with self.lock:
+            self.held[job.id] = job.attempt
+        try:
+            self.run(job)
+        finally:
+            with self.lock:
+                self.held.pop(job.id, None)
+
+    def run(self, job: Job) -> None:
+        """Send the job to the engine and write down what it says."""
+        try:
+            for number, event in enumerate(self.engine.generate(engine_id(job), engine_request(job))):
+                if not self.take_down(job, number, event):
+                    return
+        except RunnerError as error:
+            self.give_back(job, str(error))
+        except ExoError as error:
+            self.finish(job, Outcome(JobState.FAILED, error=error_of(error.message, error.code, error.param)))
+
+    def take_down(self, job: Job, number: int, event: Event) -> bool:
+        """Write one event; False when there is no more to come, or this attempt is to stop."""
+        match event:
+            case Delta(text=text):
+                return not text or self.append(job, number, text)
+            case Finished(finish_reason="cancelled"):
+                return False
+            case Finished(finish_reason=reason, text=text, usage=usage):
+                self.finish(job, Outcome(JobState.SUCCEEDED, text, reason, usage))
+                return False
+            case Refused(code=code, message=message, param=param):
+                self.finish(job, Outcome(JobState.FAILED, error=error_of(message, code, param)))
+                return False
+        return True
+
+    def append(self, job: Job, number: int, text: str) -> bool:
+        """Write text into the job's stream; the event's number makes sending it twice harmless."""
+        return patiently(
+            lambda: jobs.append(self.redis, self.ns, job.id, job.attempt, number, text), CLAIM_PATIENCE_SECONDS
+        )
+
+    def finish(self, job: Job, outcome: Outcome) -> None:
+        """Write the job's end; refused when the attempt is no longer the current one."""
+        done = patiently(
+            lambda: jobs.finish(self.redis, self.ns, job.id, job.attempt, outcome), FINISH_PATIENCE_SECONDS
+        )
+        if not done:
+            log.info("%s attempt %d is no longer the current one: its end was refused", job.id, job.attempt)
+
+    def give_back(self, job: Job, reason: str) -> None:
+        """Queue the job again: its run ended through no fault of its own."""
+        published = patiently(
+            lambda: jobs.requeue(self.redis, self.ns, job.id, job.attempt, reason), CLAIM_PATIENCE_SECONDS
+        )
+        if published is not None:
+            client.publish(self.app, job.id, job.model, job.priority, published)
+
+    def renew_leases(self) -> None:
+        """Renew the leases of all running jobs; one that is lost is cancelled in the engine."""
+        while not self.stopping.wait(RENEW_SECONDS):
+            with self.lock:
+                held = list(self.held.items())
+            if not held:
+                continue
+            try:
+                lost = jobs.renew(self.redis, self.ns, held)
+            except TRANSIENT as error:
+                log.warning("leases were not renewed, trying again: %s", error)
+                continue
+            for job_id, attempt in lost:
+                self.engine.cancel(f"{job_id}.{attempt}")
+
+    def end_with_runner(self) -> None:
+        """Once the runner is gone, give the jobs time to go back into the queue, then end this process."""
+        self.engine.wait_gone()
+        end = time.monotonic() + CLAIM_PATIENCE_SECONDS
+        while self.held and time.monotonic() < end:
+            time.sleep(PAUSE_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def engine_id(job: Job) -> str:
+    """Return the name of this attempt in the engine."""
+    return f"{job.id}.{job.attempt}"
+
+
+def engine_request(job: Job) -> dict[str, Any]:
+    """Return the job's request as the engine takes it."""
+    asked = job.request.model_dump(mode="json", exclude={"model", "priority"}, exclude_none=True)
+    return asked | {"seed": job.seed}
+
+
+def error_of(message: str, code: str, param: str | None) -> dict[str, Any]:
+    """Return an error in OpenAI's shape, as the job's record keeps it."""
+    return {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+
+
+def patiently(act: Callable[[], T], seconds: float) -> T:
+    """Do something idempotent in Redis, again and again through an outage of so many seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return act()
+        except TRANSIENT:
+            if time.monotonic() > end:
+                raise
+            time.sleep(PAUSE_SECONDS)
+
+
+HERE: list[Serving] = []
+
+
+def here() -> Serving:
+    """Return what this process serves."""
+    return HERE[0]

@@ -1,0 +1,267 @@
+"""The shards of this node: a runner per rank it holds, and the serving worker beside a first rank.
+
+Each step is asked for by `exo.load_shard` and taken from the instance's record: no runner yet → load; loaded and the
+instance warming → link. Whatever a runner says goes into the rank's record, fenced by the epoch.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from redis import Redis, RedisError
+
+from exo_celery.errors import RunnerError
+from exo_celery.node.serving_process import ServingProcess
+from exo_celery.records.instance import Instance, InstanceStatus, Rank, RankState, RankStatus
+from exo_celery.runner.process import RunnerProcess
+from exo_celery.runner.protocol import ControlEvent, Exited, Failed, Loaded, Loading, Ready, ShardSpec
+from exo_celery.settings import Settings
+from exo_celery.store import client, downloads, instances
+
+log = logging.getLogger(__name__)
+HOLDS_RUNNERS = frozenset({InstanceStatus.LOADING, InstanceStatus.WARMING, InstanceStatus.READY})
+
+
+@dataclass
+class Shard:
+    """One rank held by this node: its runner, and what was last said of it."""
+
+    instance: str
+    model: str
+    rank: Rank
+    world: int
+    state: RankState
+    runner: RunnerProcess | None = None
+    serving: ServingProcess | None = None
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def stop(self) -> None:
+        """End its processes and wait until they are gone; the serving worker first, it hands its jobs back."""
+        with self.lock:
+            serving, runner = self.serving, self.runner
+        if serving:
+            serving.stop()
+        if runner:
+            runner.stop()
+
+
+class Shards:
+    """All shards of a node. Safe to call from any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        redis: Redis,
+        node_id: str,
+        boot_id: str,
+        ring_key: bytes,
+        hint: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.redis = redis
+        self.ns = settings.namespace
+        self.node_id = node_id
+        self.boot_id = boot_id
+        self.ring_key = ring_key
+        self.hint = hint
+        self.held: dict[str, Shard] = {}
+        self.lock = threading.RLock()
+        self.stopped = False
+
+    def advance(self, instance_id: str, epoch: int, rank_number: int) -> None:
+        """Bring a shard one step on, as the instance's record says; asked twice, it does nothing the second time."""
+        instance = instances.find(self.redis, self.ns, instance_id)
+        if instance is None or instance.epoch != epoch or instance.status not in HOLDS_RUNNERS:
+            return
+        rank = next((r for r in instance.ring if r.rank == rank_number and r.node == self.node_id), None)
+        if rank is None:
+            return
+        with self.lock:
+            shard = self.current(instance)
+            if shard is None and not self.stopped:
+                self.load(instance, rank)
+            elif shard and shard.state.status is RankStatus.LOADED and instance.status is InstanceStatus.WARMING:
+                self.link(shard, instance)
+
+    def current(self, instance: Instance) -> Shard | None:
+        """Return the shard held for this epoch of an instance; one of an older epoch is ended."""
+        shard = self.held.get(instance.id)
+        if shard and shard.state.epoch != instance.epoch:
+            self.drop(shard)
+            return None
+        return shard
+
+    def load(self, instance: Instance, rank: Rank) -> None:
+        """Start a runner for the rank."""
+        state = RankState(epoch=instance.epoch, boot_id=self.boot_id, status=RankStatus.LOADING)
+        shard = Shard(instance.id, instance.model, rank, len(instance.ring), state)
+        self.held[instance.id] = shard
+        try:
+            spec = self.spec(instance, rank)
+            self.say(shard, status=RankStatus.LOADING, address=self.settings.node_host)
+            with shard.lock:
+                shard.runner = RunnerProcess.start(spec, self.ring_key, lambda event: self.heard(shard, event))
+        except (RunnerError, OSError, ValueError) as error:
+            self.fail(shard, str(error))
+
+    def spec(self, instance: Instance, rank: Rank) -> ShardSpec:
+        """Return what the runner is to hold.
+
+        Raises:
+            RunnerError: the model is no longer whole on this node.
+        """
+        download = downloads.get(self.redis, self.ns, self.node_id, instance.model)
+        if download is None or not download.directory:
+            raise RunnerError(f"{instance.model} is not on {self.node_id}")
+        return ShardSpec(
+            instance=instance.id,
+            epoch=instance.epoch,
+            rank=rank.rank,
+            world=len(instance.ring),
+            model_dir=Path(download.directory),
+            start_layer=rank.start_layer,
+            end_layer=rank.end_layer,
+            n_layers=max(each.end_layer for each in instance.ring),
+            sharding="tensor" if instance.sharding == "tensor" else "pipeline",
+            host=self.settings.node_host,
+            threads=self.settings.threads or 0,
+            slots=self.settings.serve_slots,
+        )
+
+    def link(self, shard: Shard, instance: Instance) -> None:
+        """Let the runner form the ring with the addresses that all ranks have published."""
+        states = [instance.ranks[rank.rank] for rank in instance.ring]
+        self.say(shard, status=RankStatus.WARMING)
+        try:
+            if shard.runner:
+                shard.runner.link([f"{state.address}:{state.port}" for state in states])
+        except RunnerError as error:
+            self.fail(shard, str(error))
+
+    def heard(self, shard: Shard, event: ControlEvent) -> None:
+        """Take down what a runner says; called from the runner's own threads."""
+        match event:
+            case Loading(layers=layers):
+                self.say(shard, loaded_layers=layers)
+            case Loaded(port=port, weights_bytes=weights_bytes):
+                self.say(shard, status=RankStatus.LOADED, port=port, weights_bytes=weights_bytes)
+                self.hint(shard.instance)
+            case Ready(slots=slots):
+                self.serve(shard, slots)
+                self.say(shard, status=RankStatus.READY, slots=slots)
+                self.hint(shard.instance)
+            case Failed(message=message):
+                self.fail(shard, message)
+            case Exited(returncode=returncode):
+                self.fail(shard, f"its runner ended with exit code {returncode}")
+
+    def serve(self, shard: Shard, slots: int) -> None:
+        """Start the serving worker beside a first rank."""
+        with shard.lock:
+            if shard.rank.rank == 0 and shard.runner and self.held.get(shard.instance) is shard:
+                shard.serving = ServingProcess.start(shard.instance, shard.model, shard.runner.socket_path, slots)
+
+    def say(self, shard: Shard, **changes: Any) -> None:
+        """Write a rank's state; while Redis is away it is kept, and written by the next check."""
+        with shard.lock:
+            shard.state = shard.state.evolve(**changes)
+            with suppress(RedisError):
+                now = client.now(self.redis)
+                shard.state = shard.state.evolve(updated_at=now)
+                instances.save_rank(self.redis, self.ns, shard.instance, shard.rank.rank, shard.state)
+
+    def fail(self, shard: Shard, reason: str) -> None:
+        """Note the first reason why a rank failed, end what is left of it, and ask for a look at the instance."""
+        if shard.state.status is RankStatus.FAILED or self.held.get(shard.instance) is not shard:
+            return
+        log.warning("%s rank %d failed: %s", shard.instance, shard.rank.rank, reason)
+        self.say(shard, status=RankStatus.FAILED, error=reason)
+        self.end(shard)
+
+    def unload(self, instance_id: str) -> None:
+        """End this node's shard of an instance."""
+        with self.lock:
+            if shard := self.held.get(instance_id):
+                self.drop(shard)
+
+    def drop(self, shard: Shard) -> None:
+        """Forget a shard and end its processes; what its runner says from now on is not heard."""
+        self.held.pop(shard.instance, None)
+        self.end(shard)
+
+    def end(self, shard: Shard) -> None:
+        """End the processes of a shard, then ask for a look at its instance: by then their memory is free again.
+
+        In a thread of its own, since the runner may be the one who asks.
+        """
+
+        def stop_then_hint() -> None:
+            shard.stop()
+            self.hint(shard.instance)
+
+        threading.Thread(target=stop_then_hint, name=f"end-{shard.instance}").start()
+
+    def check(self) -> None:
+        """Hold the shards against their records: end what no longer belongs, write what could not be written."""
+        with self.lock:
+            for shard in list(self.held.values()):
+                instance = instances.find(self.redis, self.ns, shard.instance)
+                if instance is None or not self.belongs(shard, instance):
+                    self.drop(shard)
+                    continue
+                if instance.ranks.get(shard.rank.rank) != shard.state:
+                    instances.save_rank(self.redis, self.ns, shard.instance, shard.rank.rank, shard.state)
+                    self.hint(shard.instance)
+                self.keep_serving(shard)
+
+    def belongs(self, shard: Shard, instance: Instance) -> bool:
+        """Tell whether an instance, as it stands, still has this shard here."""
+        return (
+            instance.epoch == shard.state.epoch
+            and instance.status in HOLDS_RUNNERS
+            and any(rank == shard.rank for rank in instance.ring)
+        )
+
+    def keep_serving(self, shard: Shard) -> None:
+        """Start the serving worker again where it has died though its runner lives."""
+        if shard.serving and shard.serving.returncode is not None and shard.state.status is RankStatus.READY:
+            log.warning("the serving worker of %s ended (%s), starting it again", shard.instance, shard.serving)
+            self.serve(shard, shard.state.slots)
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the runners, whose memory counts as this node's."""
+        return [shard.runner.pid for shard in self.snapshot() if shard.runner]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the shards as `inspect shards` shows them."""
+        return [
+            {
+                "instance": shard.instance,
+                "model": shard.model,
+                "rank": shard.rank.rank,
+                "layers": [shard.rank.start_layer, shard.rank.end_layer],
+                "ring_size": shard.world,
+                "pid": shard.runner.pid if shard.runner else None,
+                "serving_pid": shard.serving.pid if shard.serving else None,
+            }
+            | shard.state.model_dump(mode="json", exclude={"boot_id"})
+            for shard in self.snapshot()
+        ]
+
+    def snapshot(self) -> list[Shard]:
+        """Return the shards held now."""
+        with self.lock:
+            return list(self.held.values())
+
+    def stop(self) -> None:
+        """End all shards and wait until their processes are gone."""
+        with self.lock:
+            self.stopped = True
+            shards = list(self.held.values())
+            self.held.clear()
+        for shard in shards:
+            shard.stop()

@@ -1,0 +1,77 @@
+"""Where our threads hook into a Celery worker: a step that lives as long as the worker itself.
+
+Consumer steps are restarted on each reconnect to Redis; worker steps are not.
+"""
+
+from typing import Any, ClassVar
+
+import click
+from celery import Celery, bootsteps, signals
+from kombu.entity import Queue
+
+from exo_celery import queues
+from exo_celery import settings as configuration
+from exo_celery.errors import ExoError
+from exo_celery.node import agent, machine, serving
+
+EX_CONFIG = 78
+SETTINGS = configuration.load()
+
+
+class WorkerStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
+    """Make this worker a node worker, or a serving worker where a node worker started it."""
+
+    requires: ClassVar = {"celery.worker.components:Timer"}
+
+    def create(self, worker: Any) -> Any:
+        """Build what the worker hosts and make it known to the tasks of this process."""
+        if SETTINGS.serve_instance:
+            hosted: Any = serving.Serving(SETTINGS, worker.app)
+            serving.HERE[:] = [hosted]
+        else:
+            hosted = agent.Agent(SETTINGS, worker.app, worker.hostname)
+            agent.HERE[:] = [hosted]
+        return hosted
+
+    def start(self, worker: Any) -> None:
+        """Start the threads; a worker that may not live ends with exit code 78."""
+        try:
+            self.obj.start()
+        except ExoError as error:
+            click.echo(f"{worker.hostname}: {error}", err=True)
+            raise SystemExit(EX_CONFIG) from error
+
+    def stop(self, worker: Any) -> None:
+        """End the threads and what they look after."""
+        self.obj.stop()
+
+
+def install(app: Celery) -> None:
+    """Make every worker of this app ours."""
+    app.steps["worker"].add(WorkerStep)
+    signals.celeryd_init.connect(name_and_queues, weak=False)
+    signals.worker_ready.connect(boot_report, weak=False)
+    signals.worker_shutting_down.connect(hand_back, weak=False)
+
+
+def name_and_queues(sender: str, instance: Any, conf: Any, options: dict[str, Any], **_: Any) -> None:
+    """Give a worker that was started without flags its name and its queues."""
+    if SETTINGS.serve_instance:
+        return
+    node = configuration.node_id(SETTINGS)
+    if sender.startswith("celery@"):
+        instance.hostname = f"{node}@{machine.hostname()}"
+    if not options.get("queues"):
+        conf.task_queues = [Queue(queues.CLUSTER), Queue(queues.node_queue(node))]
+
+
+def boot_report(**_: Any) -> None:
+    """Write the download hashes once the worker takes tasks."""
+    for hosted in agent.HERE:
+        hosted.boot_report()
+
+
+def hand_back(**_: Any) -> None:
+    """Let a serving worker that is told to end hand its jobs back instead of waiting for them."""
+    for hosted in serving.HERE:
+        hosted.stop()
