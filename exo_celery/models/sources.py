@@ -1,0 +1,117 @@
+"""Where a model can come from. A source lists a model's files, and streams each from any offset."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from exo_celery.errors import DownloadError, DownloadInterruptedError
+from exo_celery.models.digests import CHUNK_BYTES, digest
+from exo_celery.models.disk import scan
+from exo_celery.models.folders import folder_name, is_wanted
+from exo_celery.models.manifest import FileEntry, Manifest, read_manifest
+from exo_celery.models.stop import Stop
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Bytes of a file. `start` is where they begin: 0 when the source could not begin where it was asked to."""
+
+    start: int
+    chunks: Iterator[bytes]
+
+
+class Source(Protocol):
+    """A place that has models."""
+
+    def offers(self, model: str) -> bool:
+        """Whether it is worth asking this source for the model; no network."""
+
+    def manifest(self, model: str, revision: str, stop: Stop) -> Manifest:
+        """List the model's wanted files with lengths and digests.
+
+        Raises:
+            DownloadError: the source does not have the model, or may not give it.
+            DownloadInterruptedError: the source cannot be reached now.
+        """
+
+    def open(self, manifest: Manifest, name: str, offset: int, stop: Stop) -> AbstractContextManager[Stream]:
+        """Stream a file from an offset on; setting `stop` ends a wait inside at once.
+
+        Raises:
+            DownloadError, DownloadInterruptedError: as above, here or while the chunks are read.
+        """
+
+
+class FolderSource:
+    """A folder of complete model folders, on this machine or mounted."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._digests: dict[tuple[Path, int, int], str] = {}
+
+    def offers(self, model: str) -> bool:
+        """Whether the folder holds the whole model."""
+        try:
+            return scan(self.directory / folder_name(model)).complete
+        except OSError as error:
+            log.warning("source folder %s cannot be read: %s", self.directory, error)
+            return False
+
+    def manifest(self, model: str, revision: str, stop: Stop) -> Manifest:
+        """List the files; one whose digest no manifest tells is hashed, once."""
+        folder = self.directory / folder_name(model)
+        disk = scan(folder)
+        if not disk.complete or (revision and revision != disk.revision):
+            found = (
+                f"revision {disk.revision or 'unknown'}" if disk.complete else "; ".join(disk.problems) or "not there"
+            )
+            raise DownloadError(f"{model} {revision} was to be copied from {folder}, found: {found}")
+        known = read_manifest(folder)
+        paths = sorted(path for path in folder.iterdir() if is_wanted(path.name) and path.is_file())
+        files = {path.name: self.entry(path, known, stop) for path in paths}
+        return Manifest(model=model, source=str(folder), revision=disk.revision, files=files)
+
+    def entry(self, path: Path, known: Manifest | None, stop: Stop) -> FileEntry:
+        """Return a file's length and digest."""
+        stat = path.stat()
+        listed = known.files.get(path.name) if known else None
+        # Only weights keep the digest they were listed with: a config may have been edited since.
+        if listed and listed.size == stat.st_size and listed.sha256 and path.suffix == ".safetensors":
+            return listed
+        key = (path, stat.st_size, stat.st_mtime_ns)
+        if key not in self._digests:
+            self._digests[key] = digest(path, FileEntry(size=stat.st_size), stop)
+        return FileEntry(size=stat.st_size, sha256=self._digests[key])
+
+    @contextmanager
+    def open(self, manifest: Manifest, name: str, offset: int, stop: Stop) -> Iterator[Stream]:
+        """Read a file from an offset on."""
+        path = self.directory / folder_name(manifest.model) / name
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                yield Stream(offset, iter(lambda: file.read(CHUNK_BYTES), b""))
+        except FileNotFoundError as error:
+            raise DownloadInterruptedError(
+                f"{path} is gone from the folder that {manifest.model} comes from"
+            ) from error
+
+
+def choose(sources: Sequence[Source], model: str) -> Source:
+    """Return the first source that offers the model.
+
+    Raises:
+        DownloadError: none does; the message says what to do.
+    """
+    for source in sources:
+        if source.offers(model):
+            return source
+    raise DownloadError(
+        f"{model} is in none of this node's source folders and no other source may be asked (offline). "
+        f"Put its complete folder {folder_name(model)} into a models folder of this node, or go online"
+    )
