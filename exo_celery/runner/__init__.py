@@ -1,1 +1,4 @@
-"""Runners: a child process per shard. process.py and protocol.py are the parent side and never import MLX; the rest is the child."""
+"""Runners: a child process per shard.
+
+protocol.py, process.py and client.py are the parent side and never import MLX; the rest runs in the child.
+"""

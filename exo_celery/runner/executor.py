@@ -1,0 +1,173 @@
+"""What every rank does with a step: the same rows, the same caches, the same order; only its own layers."""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
+
+from exo_celery.runner.links import Link
+from exo_celery.runner.load import Shard
+from exo_celery.runner.sampling import Sampler, sample
+from exo_celery.runner.step import Admission, Chunk, Step
+
+# Buffers that MLX keeps for reuse are given back every so many steps.
+STEPS_PER_CLEARING: Final = 256
+DTYPES: Final = (mx.float32, mx.bfloat16, mx.float16)
+HEADER: Final = struct.Struct("<BIII")  # dtype, batch, length, hidden
+
+
+def pack(hidden: mx.array) -> bytes:
+    """Return a hidden state (batch, length, hidden) as bytes."""
+    header = HEADER.pack(DTYPES.index(hidden.dtype), *hidden.shape)
+    return header + bytes(memoryview(hidden.reshape(-1).view(mx.uint8)))  # type: ignore[arg-type]
+
+
+def unpack(frame: bytearray) -> mx.array:
+    """Return the hidden state that `pack` wrote."""
+    dtype, *shape = HEADER.unpack_from(frame)
+    raw = mx.array(np.frombuffer(frame, np.uint8, offset=HEADER.size))
+    return raw.view(DTYPES[dtype]).reshape(shape)
+
+
+class Row:
+    """A sequence: waiting for its prefill, or live."""
+
+    def __init__(self, admission: Admission, cache: list[Any]) -> None:
+        self.number = admission.row
+        self.sampler = Sampler(admission.sampling)
+        self.tokens = admission.tokens
+        self.cache = cache
+        self.prefilled = 0
+
+    @property
+    def remaining(self) -> int:
+        """Prompt tokens to prefill: all but the last, which the first decode step takes."""
+        return len(self.tokens) - 1 - self.prefilled
+
+
+class Executor:
+    """One rank's state of the ring, and the only user of its model.
+
+    `before` and `after` are the links to the neighbours whose hidden states come in and go out; None at the edges.
+    """
+
+    def __init__(self, shard: Shard, before: Link | None, after: Link | None) -> None:
+        self._shard = shard
+        self._before, self._after = before, after
+        self._waiting: dict[int, Row] = {}
+        self._live: list[Row] = []
+        self._cache: list[Any] = []
+        self._merged = False
+        self._steps = 0
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The numbers of the live rows, in the order of their tokens."""
+        return tuple(row.number for row in self._live)
+
+    @property
+    def batches(self) -> bool:
+        """Say whether the model's caches can be merged; if not, rows are served one at a time."""
+        return all(mergeable(entry) for entry in make_prompt_cache(self._shard.model))
+
+    def run(self, step: Step) -> tuple[int, ...] | None:
+        """Apply a step. Return the sampled tokens on the last rank, None elsewhere and when no row is live."""
+        if step.drop:
+            self._drop(set(step.drop))
+        inputs = list(step.tokens)
+        for admission in step.admit:
+            self._waiting[admission.row] = Row(admission, make_prompt_cache(self._shard.model))
+        if step.prefill is not None:
+            self._prefill(step.prefill)
+        for row in [row for row in self._waiting.values() if row.remaining == 0]:
+            self._join([row], row.cache, merged=False)
+        inputs += [row.tokens[-1] for row in self._live[len(inputs) :]]
+        self._steps += 1
+        if self._steps % STEPS_PER_CLEARING == 0:
+            mx.clear_cache()
+        return self._decode(inputs) if inputs else None
+
+    def _drop(self, numbers: set[int]) -> None:
+        for number in numbers & self._waiting.keys():
+            del self._waiting[number]
+        kept = [i for i, row in enumerate(self._live) if row.number not in numbers]
+        if len(kept) == len(self._live):
+            return
+        self._live = [self._live[i] for i in kept]
+        if not kept:
+            self._cache, self._merged = [], False
+            mx.clear_cache()
+            return
+        for entry in self._cache:
+            entry.filter(kept)
+
+    def _prefill(self, chunk: Chunk) -> None:
+        """Run prompt tokens through the shard: a piece of one row, or the whole rest of several."""
+        rows = [self._waiting[number] for number in chunk.rows]
+        if len(rows) == 1:
+            (row,) = rows
+            end = row.prefilled + min(chunk.count, row.remaining)
+            self._forward(mx.array([row.tokens[row.prefilled : end]]), row.cache)
+            row.prefilled = end
+            return
+        cache = merge([row.cache for row in rows])
+        lengths = [row.remaining for row in rows]
+        longest = max(lengths)
+        padding = [longest - length for length in lengths]
+        for entry in cache if longest > min(lengths) else ():
+            entry.prepare(lengths=lengths, right_padding=padding)
+        padded = [row.tokens[row.prefilled : -1] + (0,) * n for row, n in zip(rows, padding, strict=True)]
+        self._forward(mx.array(padded), cache)
+        for entry in cache if longest > min(lengths) else ():
+            entry.finalize()
+        self._join(rows, cache, merged=True)
+
+    def _join(self, rows: Sequence[Row], cache: list[Any], *, merged: bool) -> None:
+        """Let prefilled rows go live, behind those that are."""
+        for row in rows:
+            del self._waiting[row.number]
+            row.cache = []
+        if not self._live:
+            self._cache, self._merged = cache, merged
+        else:
+            if not self._merged:
+                self._cache, self._merged = merge([self._cache]), True
+            for entry, other in zip(self._cache, cache if merged else merge([cache]), strict=True):
+                entry.extend(other)
+        self._live += rows
+
+    def _decode(self, inputs: list[int]) -> tuple[int, ...] | None:
+        logits = self._forward(mx.array(inputs)[:, None], self._cache, sampling=True)
+        if logits is None:
+            return None
+        return sample(logits[:, -1], [row.sampler for row in self._live])
+
+    def _forward(self, tokens: mx.array, cache: list[Any], *, sampling: bool = False) -> mx.array | None:
+        """Run tokens (batch, length) through the local layers; return logits on the last rank when sampling."""
+        boundary = self._shard.boundary
+        if self._before is not None:
+            boundary.incoming = unpack(self._before.receive())
+        logits: mx.array = self._shard.model(tokens, cache=cache)
+        if self._after is not None:
+            assert boundary.outgoing is not None
+            self._after.send(pack(boundary.outgoing))
+        if sampling and self._after is None:
+            mx.eval(logits, [entry.state for entry in cache])
+        else:
+            mx.eval([entry.state for entry in cache])
+        boundary.incoming = boundary.outgoing = None
+        return logits if sampling and self._after is None else None
+
+
+def mergeable(entry: Any) -> bool:
+    """Say whether a cache entry can become part of a batch."""
+    parts = getattr(entry, "caches", (entry,))
+    return all(hasattr(part, "merge") for part in parts)
+
+
+def merge(caches: list[list[Any]]) -> list[Any]:
+    """Return the caches of several rows as one batch's, layer by layer."""
+    return [entries[0].merge(list(entries)) for entries in zip(*caches, strict=True)]

@@ -1,0 +1,114 @@
+"""Loading a shard: only the local tensors are read, in the precision that the machine computes fastest in."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+import psutil
+from mlx.nn.layers.base import Module
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import dequantize_model, load_model
+
+from exo_celery.errors import ModelFolderError, RunnerError
+from exo_celery.runner.parallel import Boundary, layer_list, stage
+from exo_celery.runner.protocol import ShardSpec
+
+# Where a checkpoint states its context, by family.
+CONTEXT_FIELDS: Final = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
+DEFAULT_CONTEXT: Final = 4096
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A loaded shard. `boundary` carries the hidden states at its edges."""
+
+    model: Module
+    config: dict[str, Any]
+    boundary: Boundary
+    weights_bytes: int
+
+    @property
+    def context_length(self) -> int:
+        """How many positions the model was made for."""
+        text = self.config.get("text_config") or {}
+        found = (source[field] for source in (self.config, text) for field in CONTEXT_FIELDS if field in source)
+        return int(next(found, DEFAULT_CONTEXT))
+
+
+def load_shard(spec: ShardSpec, on_layer: Callable[[int], None]) -> Shard:
+    """Load a shard, layer by layer; `on_layer` hears how many layers are in memory.
+
+    Raises:
+        ModelFolderError: the files are not a model that mlx-lm can read.
+        RunnerError: the model has another number of layers, or cannot be split.
+    """
+    model, config = open_lazily(spec.model_dir)
+    layers = layer_list(model)
+    if len(layers) != spec.n_layers:
+        raise RunnerError(f"{spec.model_dir.name} has {len(layers)} layers, the placement says {spec.n_layers}")
+    local = slice(spec.start_layer, spec.end_layer)
+    if mx.default_device() == mx.cpu:
+        use_float32(model, layers[local], spec.memory_bytes or psutil.virtual_memory().available)
+    boundary = Boundary()
+    if spec.world > 1:
+        stage(model, spec.start_layer, spec.end_layer, boundary)
+    before = mx.get_active_memory()
+    for done, layer in enumerate(layers[local], start=1):
+        mx.eval(layer.parameters())
+        mx.clear_cache()
+        on_layer(done)
+    touch_edges(model, boundary, spec)
+    return Shard(model, config, boundary, mx.get_active_memory() - before)
+
+
+def open_lazily(model_dir: Path) -> tuple[Module, dict[str, Any]]:
+    """Build the model with arrays that read their bytes when they are first needed."""
+    try:
+        model, config = load_model(model_dir, lazy=True)
+    except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ModelFolderError(f"{model_dir.name} cannot be loaded: {error}") from error
+    return model, config
+
+
+def use_float32(model: Module, local: list[Module], memory_bytes: int) -> None:
+    """Convert to float32, which CPUs compute fastest in; dequantise too where the result fits in half the memory.
+
+    Nothing is computed here: the arrays are converted when they are read.
+    """
+    model.set_dtype(mx.float32)
+    if sum(dequantized_bytes(layer) for layer in local) < memory_bytes / 2:
+        dequantize_model(model)
+        model.set_dtype(mx.float32)
+
+
+def dequantized_bytes(module: Module) -> int:
+    """Return the bytes of a module's parameters as float32 weights."""
+    total = sum(array.nbytes for _, array in arrays(module))
+    for part in module.modules():
+        if hasattr(part, "bits"):
+            total += part.weight.size * 32 // part.bits * 4 - part.weight.nbytes
+    return int(total)
+
+
+def arrays(module: Module) -> list[tuple[str, mx.array]]:
+    """Return a module's parameters by their paths."""
+    return list(dict(tree_flatten(module.parameters())).items())
+
+
+def touch_edges(model: Module, boundary: Boundary, spec: ShardSpec) -> None:
+    """Run the shard once on nothing, so that what it needs besides its layers (embedding, norm, head) is read too."""
+    tokens = mx.array([[0]])
+    cache = make_prompt_cache(model)
+    if not spec.is_first:
+        model(tokens, cache=cache)
+        assert boundary.outgoing is not None
+        boundary.incoming = mx.zeros(boundary.outgoing.shape, boundary.outgoing.dtype)
+        cache = make_prompt_cache(model)
+    logits = model(tokens, cache=cache)
+    mx.eval(logits if spec.is_last else boundary.outgoing)
+    boundary.incoming = boundary.outgoing = None
+    mx.clear_cache()

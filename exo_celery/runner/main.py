@@ -1,0 +1,73 @@
+"""The runner's child process: `python -m exo_celery.runner.main FD`, started by process.py and by nobody else.
+
+The first connection at the inherited socket is the parent's. When it ends, the child ends at once; so does it on any
+error: a ring is never repaired.
+"""
+
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from exo_celery import settings
+from exo_celery.errors import ExoError, RunnerError
+from exo_celery.runner import blas
+from exo_celery.runner.protocol import Connection, Failed, Link, Start
+
+log = logging.getLogger("exo_celery.runner")
+
+FAILED: Final = 1
+
+
+def hear_parent(control: Connection, peers: "queue.SimpleQueue[tuple[str, ...]]") -> None:
+    """Pass on what the parent says; end the process when it says so or is gone."""
+    while isinstance(message := control.receive(), Link):
+        peers.put(message.peers)
+    os._exit(0)
+
+
+def main(fd: int) -> NoReturn:
+    """Be one rank of a ring until the parent is gone or something fails."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    listener = socket.socket(fileno=fd)
+    control = Connection(listener.accept()[0])
+    try:
+        be_rank(control, listener)
+    except ExoError as error:
+        log.error("%s", error.message)
+        give_up(control, error.code, error.message)
+    except Exception as error:
+        log.exception("the runner failed")
+        give_up(control, RunnerError.code, f"{type(error).__name__}: {error}")
+
+
+def be_rank(control: Connection, listener: socket.socket) -> NoReturn:
+    """Learn what to be, put BLAS in place, be it."""
+    start = control.receive()
+    if not isinstance(start, Start):
+        raise RunnerError("the parent did not say what to load")
+    peers: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
+    threading.Thread(target=hear_parent, args=(control, peers), name="parent", daemon=True).start()
+    log.info("BLAS: %s", blas.load(settings.load().cache_dir, start.spec.threads))
+    # Model folders are local; without this transformers asks the hub about each of them.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from exo_celery.runner import child  # noqa: PLC0415 (MLX must find BLAS in place)
+
+    child.run(start.spec, bytes.fromhex(start.ring_key), control, peers, listener)
+    raise RunnerError("the rank ended without a reason")
+
+
+def give_up(control: Connection, code: str, message: str) -> NoReturn:
+    """Tell the parent why, and end at once: nothing of a broken ring is worth cleaning up."""
+    with suppress(RunnerError):  # the parent is gone too
+        control.send(Failed(code=code, message=message))
+    sys.stderr.flush()
+    os._exit(FAILED)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,96 @@
+"""One request on its way: from tokens to the events its caller hears."""
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from mlx_lm.tokenizer_utils import StreamingDetokenizer
+
+from exo_celery.records.job import Usage
+from exo_celery.runner.protocol import Delta, Event, Finished, Started
+from exo_celery.runner.step import Sampling
+from exo_celery.runner.stops import StopScanner
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class Reply:
+    """What a request has said so far. `emit` hears its events; `max_tokens` includes the context's limit."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        max_tokens: int,
+        stops: tuple[str, ...],
+        end_tokens: frozenset[int],
+        detokenizer: StreamingDetokenizer,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.id = request_id
+        self.prompt = prompt
+        self.sampling = sampling
+        self.finished = False
+        self._max_tokens = max_tokens
+        self._end_tokens = end_tokens
+        self._detokenizer = detokenizer
+        self._scanner = StopScanner(stops)
+        self._emit = emit
+        self._pieces: list[str] = []
+        self._count = 0
+        self._first_at = self._last_at = 0.0
+
+    @property
+    def to_prefill(self) -> int:
+        """Prompt tokens before the last, which the first decode step takes."""
+        return len(self.prompt) - 1
+
+    def start(self) -> None:
+        """Tell the caller that the request was admitted."""
+        self._emit(Started(id=self.id, prompt_tokens=len(self.prompt)))
+
+    def take(self, token: int) -> None:
+        """Take the next token, hand it out, and finish when it was the last."""
+        self._last_at = time.monotonic()
+        self._first_at = self._first_at or self._last_at
+        if token in self._end_tokens:
+            self.finish("stop")
+            return
+        self._count += 1
+        self._detokenizer.add_token(token)
+        stopped = self._say(self._detokenizer.last_segment, (token,))
+        if stopped:
+            self.finish("stop", flush=False)
+        elif self._count >= self._max_tokens:
+            self.finish("length")
+
+    def finish(self, reason: FinishReason, *, flush: bool = True) -> None:
+        """Say what was held back and end the request."""
+        if flush:
+            self._detokenizer.finalize()
+            if not self._say(self._detokenizer.last_segment) and self._scanner.held:
+                self._say_certain(self._scanner.held)
+        self.finished = True
+        self._emit(Finished(id=self.id, finish_reason=reason, text="".join(self._pieces), usage=self._usage()))
+
+    def _say(self, text: str, token_ids: tuple[int, ...] = ()) -> bool:
+        """Emit what is certain of the text; say whether a stop string was met."""
+        self._scanner, certain, stopped = self._scanner.feed(text)
+        self._say_certain(certain, token_ids)
+        return stopped
+
+    def _say_certain(self, text: str, token_ids: tuple[int, ...] = ()) -> None:
+        if text or token_ids:
+            self._pieces.append(text)
+            self._emit(Delta(id=self.id, text=text, token_ids=token_ids))
+
+    def _usage(self) -> Usage:
+        seconds = self._last_at - self._first_at
+        return Usage(
+            prompt_tokens=len(self.prompt),
+            completion_tokens=self._count,
+            total_tokens=len(self.prompt) + self._count,
+            tokens_per_second=round((self._count - 1) / seconds, 2) if seconds > 0 else 0.0,
+        )

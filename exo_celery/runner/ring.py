@@ -1,0 +1,93 @@
+"""A rank's place in the ring: links to its neighbours, and the lockstep over them."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from exo_celery.errors import RunnerError
+from exo_celery.runner.executor import Executor
+from exo_celery.runner.links import Hello, Link, Listener, connect
+from exo_celery.runner.load import Shard
+from exo_celery.runner.protocol import ShardSpec
+from exo_celery.runner.step import Sampled, Step
+
+# How long rank 0 waits for a step: so many times what the slowest step took per token, and a base for stutters.
+PATIENCE_FACTOR: Final = 20
+PATIENCE_SECONDS: Final = 30.0
+
+
+def listen(spec: ShardSpec, key: bytes) -> Listener | None:
+    """Open the port at which the previous rank connects; a ring of one needs none."""
+    if spec.world == 1:
+        return None
+    return Listener(spec.host, key, hello(spec, (spec.rank - 1) % spec.world, spec.rank))
+
+
+def hello(spec: ShardSpec, from_rank: int, to_rank: int) -> Hello:
+    """Name a link of this forming of the ring."""
+    return Hello(spec.instance, spec.epoch, from_rank, to_rank)
+
+
+class Ring:
+    """The ring as one rank sees it. Any LinkError means that the whole group ends."""
+
+    def __init__(
+        self, spec: ShardSpec, shard: Shard, key: bytes, listener: Listener | None, peers: Sequence[str]
+    ) -> None:
+        """Link up with both neighbours.
+
+        Raises:
+            LinkError: the next rank cannot be reached, or does not know the key.
+        """
+        self._spec = spec
+        self._before: Link | None = None
+        self._after: Link | None = None
+        if listener is not None:
+            following = (spec.rank + 1) % spec.world
+            self._after = connect(peers[following], key, hello(spec, spec.rank, following))
+            self._before = listener.link()
+        # Hidden states flow from first to last; from last to first only tokens do.
+        self.executor = Executor(
+            shard,
+            before=None if spec.is_first else self._before,
+            after=None if spec.is_last else self._after,
+        )
+        self._seconds_per_token = 0.0
+
+    def lead(self, step: Step) -> tuple[int, ...]:
+        """Run a step on all ranks; return the sampled tokens, one for each of `executor.rows`. Rank 0 only.
+
+        Raises:
+            LinkError: a rank is gone, or took far longer than any step before.
+        """
+        started = time.monotonic()
+        size = 1 + (step.prefill.size if step.prefill else 0)
+        self._be_patient(size)
+        if self._after is not None:
+            self._after.send(step.model_dump_json().encode())
+        tokens = self.executor.run(step)
+        if self._before is not None and self.executor.rows:
+            tokens = Sampled.model_validate_json(bytes(self._before.receive())).tokens
+        self._seconds_per_token = max(self._seconds_per_token, (time.monotonic() - started) / size)
+        return tokens or ()
+
+    def follow(self) -> None:
+        """Wait for the next step, pass it on, run it. All ranks but the first.
+
+        Raises:
+            LinkError: a neighbour is gone.
+        """
+        if self._before is None or self._after is None:
+            raise RunnerError("a ring of one has nobody to follow")
+        frame = self._before.receive()
+        if not self._spec.is_last:
+            self._after.send(frame)
+        tokens = self.executor.run(Step.model_validate_json(bytes(frame)))
+        if tokens is not None:
+            self._after.send(Sampled(tokens=tokens).model_dump_json().encode())
+
+    def _be_patient(self, size: int) -> None:
+        seconds = PATIENCE_SECONDS + PATIENCE_FACTOR * self._seconds_per_token * size
+        for link in (self._before, self._after):
+            if link is not None:
+                link.patience_seconds = seconds if self._seconds_per_token else None

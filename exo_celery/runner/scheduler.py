@@ -1,0 +1,120 @@
+"""What the ring does next: rank 0's decisions about rows and prefill. No MLX, no IO, no clock."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from exo_celery.runner.reply import Reply
+from exo_celery.runner.step import Admission, Chunk, Step
+
+# Prompt tokens per step while nobody waits for a next token, and at least while somebody does.
+FULL_CHUNK: Final = 512
+LEAST_CHUNK: Final = 32
+# How long a chunk of prefill may hold up running streams.
+STALL_SECONDS: Final = 0.25
+# Weight of the newest measurement in the running mean.
+SMOOTHING: Final = 0.3
+
+
+class Scheduler:
+    """The rows of a ring. Requests wait, are prefilled, live, and are dropped in the step after they finished."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._next_row = 0
+        self._queue: deque[Reply] = deque()
+        self._prefilling: dict[int, Reply] = {}
+        self._remaining: dict[int, int] = {}
+        self._live: dict[int, Reply] = {}
+        self._last_token: dict[int, int] = {}
+        self._drop: list[int] = []
+        self._prefill_seconds = 0.0  # per prompt token; 0 while unknown
+
+    @property
+    def idle(self) -> bool:
+        """Say whether no step is needed."""
+        return not (self._queue or self._prefilling or self._live or self._drop)
+
+    def submit(self, reply: Reply) -> None:
+        """Queue a request."""
+        self._queue.append(reply)
+
+    def cancel(self, reply: Reply) -> None:
+        """Finish a request now; its row is gone in the next step. One that has finished is left alone."""
+        if reply.finished:
+            return
+        reply.finish("cancelled")
+        if reply in self._queue:
+            self._queue.remove(reply)
+        for row in [row for row, other in (self._prefilling | self._live).items() if other is reply]:
+            self._forget(row)
+
+    def next_step(self) -> Step:
+        """Decide the next step."""
+        drop, self._drop = tuple(self._drop), []
+        admit = tuple(self._admissions())
+        prefill = self._next_chunk()
+        tokens = tuple(self._last_token[row] for row in self._live)
+        for row in [row for row in self._prefilling if self._remaining[row] == 0]:
+            del self._remaining[row]
+            self._live[row] = self._prefilling.pop(row)
+        return Step(drop=drop, admit=admit, prefill=prefill, tokens=tokens)
+
+    def take(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
+        """Hand out a step's tokens; rows that finish are dropped with the next step."""
+        self._live = {row: self._live[row] for row in rows}
+        for row, token in zip(rows, tokens, strict=True):
+            self._last_token[row] = token
+            self._live[row].take(token)
+            if self._live[row].finished:
+                self._forget(row)
+
+    def note_prefill(self, tokens: int, seconds: float) -> None:
+        """Learn how long prefill takes: the size of the next chunks follows."""
+        measured = seconds / tokens
+        known = self._prefill_seconds or measured
+        self._prefill_seconds = known + SMOOTHING * (measured - known)
+
+    def _forget(self, row: int) -> None:
+        for rows in (self._prefilling, self._remaining, self._live, self._last_token):
+            rows.pop(row, None)
+        self._drop.append(row)
+
+    def _admissions(self) -> list[Admission]:
+        """Give waiting requests the slots that are free."""
+        admitted = []
+        while self._queue and len(self._prefilling) + len(self._live) < self._slots:
+            reply = self._queue.popleft()
+            row, self._next_row = self._next_row, self._next_row + 1
+            self._prefilling[row] = reply
+            self._remaining[row] = reply.to_prefill
+            admitted.append(Admission(row=row, tokens=reply.prompt, sampling=reply.sampling))
+            reply.start()
+        return admitted
+
+    def _next_chunk(self) -> Chunk | None:
+        """Choose what to prefill: the first in line, with company where all fit into the budget together."""
+        line = [row for row, remaining in self._remaining.items() if remaining]
+        if not line:
+            return None
+        budget = self._budget()
+        first = line[0]
+        if self._remaining[first] > budget:
+            self._remaining[first] -= budget
+            return Chunk(rows=(first,), count=budget)
+        rows, longest = [first], self._remaining[first]
+        for row in line[1:]:
+            padded = max(longest, self._remaining[row])
+            if padded * (len(rows) + 1) <= budget:
+                rows.append(row)
+                longest = padded
+        for row in rows:
+            self._remaining[row] = 0
+        return Chunk(rows=tuple(rows), count=longest)
+
+    def _budget(self) -> int:
+        if not self._live:
+            return FULL_CHUNK
+        if not self._prefill_seconds:
+            return LEAST_CHUNK
+        return max(LEAST_CHUNK, min(FULL_CHUNK, int(STALL_SECONDS / self._prefill_seconds)))

@@ -1,0 +1,54 @@
+"""What the ranks of a ring say to each other: one step at a time, decided by rank 0, the same on every rank.
+
+The order of the stream is the lockstep: each rank applies each step once, in order; nothing is polled or agreed upon.
+"""
+
+from pydantic import Field
+
+from exo_celery.records.base import Record
+
+
+class Sampling(Record):
+    """How a row's tokens are chosen. Temperature 0 takes the likeliest."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+class Admission(Record):
+    """A new row: its number, its prompt, and how to sample."""
+
+    row: int
+    tokens: tuple[int, ...] = Field(min_length=1)
+    sampling: Sampling = Sampling()
+
+
+class Chunk(Record):
+    """A piece of prefill: the next `count` prompt tokens of one row, or all that several rows need, at most `count`."""
+
+    rows: tuple[int, ...] = Field(min_length=1)
+    count: int = Field(ge=1)
+
+    @property
+    def size(self) -> int:
+        """How many tokens are computed, padding included."""
+        return self.count * len(self.rows)
+
+
+class Step(Record):
+    """One step of the ring, in this order: drop rows, admit rows, prefill, then decode one token for each live row.
+
+    `tokens` are the tokens that the previous step sampled, for the rows that were live then and are not dropped now.
+    """
+
+    drop: tuple[int, ...] = ()
+    admit: tuple[Admission, ...] = ()
+    prefill: Chunk | None = None
+    tokens: tuple[int, ...] = ()
+
+
+class Sampled(Record):
+    """What the last rank answers to a step that has live rows: one token each, in the rows' order."""
+
+    tokens: tuple[int, ...]
