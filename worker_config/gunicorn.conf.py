@@ -12,8 +12,7 @@ SETTINGS = load()
 bind = f"{SETTINGS.web_host}:{SETTINGS.web_port}"
 worker_class = "gevent"
 worker_connections = 1000
-# One process serves them all; a second one needs no change, since everything that is shared lies in Redis.
-workers = 1
+# One process is plenty; WEB_CONCURRENCY makes it more, since everything that is shared lies in Redis.
 # The worker makes sockets and locks cooperative, then imports the application: in the master it would be too early.
 preload_app = False
 
