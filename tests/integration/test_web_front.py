@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ class Worker:
         until = time.monotonic() + 10
         while time.monotonic() < until:
             for job_id in self.redis.zrange(keys.jobs(self.ns, JobState.QUEUED), 0, 0):
-                if job := jobs.claim(self.redis, self.ns, job_id, "i1", ["node-1"]):
+                if job := jobs.claim(self.redis, self.ns, job_id, "i1", ["node-1"], uuid.uuid4().hex):
                     return job
             time.sleep(0.01)
         raise AssertionError("no job was submitted")
@@ -118,8 +119,8 @@ def meanwhile(work: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         thread.join(20)
-    if failures:
-        raise failures[0]
+        if failures:
+            raise failures[0]
 
 
 def eventually(true: Callable[[], bool], seconds: float = 5.0) -> bool:
