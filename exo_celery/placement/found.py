@@ -1,0 +1,49 @@
+"""The rings that a search has found so far, and the steps that it has left."""
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class OutOfStepsError(Exception):
+    """The search has used up its steps: whatever it has found so far stands, but may not be the best."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """A bound on work, counted and not timed, so that a search always stops at the same place."""
+
+    left: int
+
+    def take(self, count: int = 1) -> None:
+        """Use up steps.
+
+        Raises:
+            OutOfStepsError: there are none left.
+        """
+        self.left -= count
+        if self.left < 0:
+            raise OutOfStepsError
+
+
+class Found:
+    """The `keep` best rings of one size, by worth. A set of nodes has its own worth, so none is kept twice."""
+
+    def __init__(self, keep: int = 1) -> None:
+        self.keep = keep
+        self.best: list[tuple[int, tuple[int, ...]]] = []
+        self.bar = -1
+
+    def offer(self, worth: int, ring: Iterable[int]) -> None:
+        """Keep a ring if it is among the best; `bar` is the worth that the next one must exceed."""
+        if worth <= self.bar or any(worth == other for other, _ in self.best):
+            return
+        insort(self.best, (worth, tuple(ring)), key=lambda entry: -entry[0])
+        del self.best[self.keep :]
+        if len(self.best) == self.keep:
+            self.bar = self.best[-1][0]
+
+    @property
+    def rings(self) -> list[tuple[int, ...]]:
+        """The rings, best first."""
+        return [ring for _, ring in self.best]

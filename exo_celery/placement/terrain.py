@@ -1,0 +1,81 @@
+"""What the search sees of the cluster: numbers and sets, no names."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from exo_celery.placement.graph import blocks, members, set_of
+
+
+@dataclass(frozen=True)
+class Terrain:
+    """Nodes that may take part, and what a ring of them must have.
+
+    Node i is the i-th id in order, sets are integers of bits. `links[i]` are the two-way neighbours and `clashes[i]`
+    the nodes that i must not share a ring with (empty: none clash). `room` is counted in the unit of `need`; a ring
+    needs that much in sum and all of `required`. `leaves` are the nodes with at most one out-neighbour in the whole
+    graph.
+    """
+
+    nodes: int
+    links: Sequence[int]
+    worth: Sequence[int]
+    room: Sequence[int]
+    need: int
+    required: int = 0
+    leaves: int = 0
+    clashes: Sequence[int] = ()
+
+    @cached_property
+    def groups(self) -> list["Group"]:
+        """The blocks that may hold rings of three and more with all required nodes."""
+        found = blocks(self.links, self.nodes)
+        return [Group.of(self, block) for block in found if not self.required & ~block]
+
+    def at_peace(self, nodes: Iterable[int]) -> bool:
+        """Tell whether no two of the nodes clash."""
+        if not self.clashes:
+            return True
+        some = list(nodes)
+        mask = set_of(some)
+        return not any(self.clashes[i] & mask for i in some)
+
+    def total_worth(self, ring: Iterable[int]) -> int:
+        """Sum the worths of nodes."""
+        return sum(self.worth[i] for i in ring)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One block. `most_room[k]` is the most that k of its nodes have; degrees count links inside the block."""
+
+    mask: int
+    nodes: list[int]
+    most_room: list[int]
+    least_degree: int
+    greatest_degree: int
+    peaceful: bool
+
+    @classmethod
+    def of(cls, terrain: Terrain, mask: int) -> "Group":
+        """Measure a block."""
+        nodes = list(members(mask))
+        degrees = [(terrain.links[i] & mask).bit_count() for i in nodes]
+        rooms = sorted((terrain.room[i] for i in nodes), reverse=True)
+        return cls(mask, nodes, [0, *accumulate(rooms)], min(degrees), max(degrees), terrain.at_peace(nodes))
+
+    def any_are_a_ring(self, size: int) -> bool:
+        """Tell whether any `size` nodes have a ring through all of them, by Dirac's condition.
+
+        Of the least node's links at most those to nodes left out are lost, so enough remain: half of `size`.
+        """
+        lost = len(self.nodes) - size
+        return self.peaceful and 2 * (self.least_degree - lost) >= size
+
+
+def rounded_need(need: int, rooms: Iterable[int]) -> int:
+    """Round a need up to what sums of these rooms can be: a multiple of their greatest common divisor."""
+    unit = math.gcd(*rooms) or 1
+    return -(-need // unit) * unit
