@@ -278,6 +278,11 @@ def jobs(
     return found, None if rest is None else f"{rest:.6f}"
 
 
+def job_counts(cluster: Cluster) -> dict[JobState, int]:
+    """Return how many jobs are in each state."""
+    return job_store.counts(cluster.redis, cluster.ns)
+
+
 def cancel_job(cluster: Cluster, job_id: str) -> Job:
     """Cancel a job, queued or running; a job that has ended stays as it is."""
     found = job_store.get(cluster.redis, cluster.ns, job_id)

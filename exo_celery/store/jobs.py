@@ -146,6 +146,14 @@ def waiting(redis: Redis, ns: str, models: Sequence[str]) -> dict[str, int]:
     return {model: sum(counts[at * step : (at + 1) * step]) for at, model in enumerate(models)}
 
 
+def counts(redis: Redis, ns: str) -> dict[JobState, int]:
+    """Return how many jobs are in each state, in one round trip."""
+    with redis.pipeline(transaction=False) as pipe:
+        for state in JobState:
+            pipe.zcard(keys.jobs(ns, state))
+        return dict(zip(JobState, pipe.execute(), strict=True))
+
+
 def get(redis: Redis, ns: str, job_id: str) -> Job:
     """Return a job.
 
