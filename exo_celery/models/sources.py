@@ -13,6 +13,7 @@ from exo_celery.models.disk import scan
 from exo_celery.models.folders import folder_name, is_wanted
 from exo_celery.models.manifest import FileEntry, Manifest, read_manifest
 from exo_celery.models.stop import Stop
+from exo_celery.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,9 @@ class Stream:
 
 
 class Source(Protocol):
-    """A place that has models."""
+    """A place that has models; `label` is how a download names it."""
+
+    label: str
 
     def offers(self, model: str) -> bool:
         """Whether it is worth asking this source for the model; no network."""
@@ -52,6 +55,7 @@ class FolderSource:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.label = f"folder {directory}"
         self._digests: dict[tuple[Path, int, int], str] = {}
 
     def offers(self, model: str) -> bool:
@@ -100,6 +104,11 @@ class FolderSource:
             raise DownloadInterruptedError(
                 f"{path} is gone from the folder that {manifest.model} comes from"
             ) from error
+
+
+def sources_of(settings: Settings) -> list[Source]:
+    """Return where a node may take models from, the nearest first."""
+    return [FolderSource(directory) for directory in settings.source_dirs]
 
 
 def choose(sources: Sequence[Source], model: str) -> Source:

@@ -12,11 +12,10 @@ from typing import Final
 
 from exo_celery.models.disk import OnDisk, scan
 from exo_celery.models.folders import LOCK, model_of
-from exo_celery.records.download import Download, DownloadStatus
+from exo_celery.records.download import DISK, HF_CACHE, Download, DownloadStatus
 from exo_celery.settings import Settings
 
 log = logging.getLogger(__name__)
-HF_CACHE: Final = "hf-cache"
 PROBLEMS_SHOWN: Final = 3
 
 Signature = tuple[tuple[str, int, int], ...]
@@ -62,13 +61,19 @@ def survey(
     """
     memory = cache or ScanCache()
     best: dict[str, Download] = {}
-    here = [place for place in places(settings) if place.model not in skip]
-    for place in here:
-        found = report(place, node, memory)
+    everywhere = list(places(settings))
+    for place in everywhere:
+        found = None if place.model in skip else report(place, node, memory)
         if found and (place.model not in best or worth(found) > worth(best[place.model])):
             best[place.model] = found
-    memory.keep({place.folder for place in here})
+    memory.keep({place.folder for place in everywhere})
     return tuple(best[model] for model in sorted(best))
+
+
+def find(settings: Settings, node: str, model: str, cache: ScanCache) -> Download:
+    """Report one model; one that is nowhere is pending with 0 bytes."""
+    there = [report(place, node, cache) for place in places(settings) if place.model == model]
+    return max(filter(None, there), key=worth, default=Download(node=node, model=model))
 
 
 def worth(download: Download) -> tuple[bool, bool, int]:
@@ -121,7 +126,7 @@ def folders_in(directory: Path, *, read_only: bool) -> Iterator[Place]:
     for path in children(directory):
         model = model_of(path.name)
         if model and not path.is_file():
-            yield Place(model, path, read_only or path.is_symlink(), "disk")
+            yield Place(model, path, read_only or path.is_symlink(), DISK)
 
 
 def hub_cache(cache: Path) -> Iterator[Place]:

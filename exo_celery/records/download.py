@@ -6,6 +6,10 @@ from pydantic import Field
 
 from exo_celery.records.base import ModelId, Record
 
+# Where a download's facts come from: found by a scan; otherwise `source` names what it is fetched from.
+DISK = "disk"
+HF_CACHE = "hf-cache"
+
 
 class DownloadStatus(StrEnum):
     """`pending` is known and not moving, `ongoing` a live download of this boot; a `failed` one keeps its reason."""
@@ -34,6 +38,11 @@ class Download(Record):
     source: str = ""
     revision: str = ""
     updated_at: float = 0.0
+
+    @property
+    def attempted(self) -> bool:
+        """Whether this tells of an attempt to fetch the model, not of a scan."""
+        return self.source not in ("", DISK, HF_CACHE)
 
     @property
     def fraction(self) -> float:

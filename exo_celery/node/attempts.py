@@ -1,0 +1,66 @@
+"""One attempt at a download, and how it ended: what may pass, what will not, what was withdrawn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from exo_celery.errors import ConflictError, DownloadCancelledError, DownloadError, DownloadInterruptedError
+from exo_celery.models.fetch import fetch
+from exo_celery.models.sources import Source, choose
+from exo_celery.node.transfer import Transfer
+
+RETRY_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)  # after attempts in a row that brought nothing
+
+
+class Ending(StrEnum):
+    """How an attempt ends."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class End:
+    """An ending with its reason; `wait_seconds` is what the other side asked for before the next attempt."""
+
+    how: Ending
+    reason: str = ""
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Later:
+    """An attempt that has to wait: for which wish, after how many, until when by the steady clock, and why."""
+
+    since: float
+    attempts: int
+    not_before: float
+    reason: str
+
+
+def attempt(model: str, transfer: Transfer, sources: Sequence[Source], directories: Sequence[Path]) -> End:
+    """Fetch a model once, and say how it ended."""
+    try:
+        source = choose(sources, model)
+        transfer.source = source.label
+        fetch(model, directories, source, transfer.heard, transfer.stop, revision=transfer.wish.revision)
+    except DownloadCancelledError as error:
+        return End(Ending.CANCELLED, error.message)
+    except (DownloadInterruptedError, ConflictError) as error:
+        return End(Ending.INTERRUPTED, error.message, error.numbers.get("retry_after_seconds") or 0.0)
+    except DownloadError as error:
+        return End(Ending.FAILED, error.message)
+    return End(Ending.COMPLETED)
+
+
+def put_off(before: Later | None, transfer: Transfer, end: End, clock: float) -> Later:
+    """Return when the next attempt is due: later each time, anew after one that brought bytes."""
+    renewed = before is None or before.since != transfer.wish.since or transfer.brought_bytes
+    attempts = 0 if renewed or before is None else before.attempts + 1
+    seconds = max(RETRY_SECONDS[min(attempts, len(RETRY_SECONDS) - 1)], end.wait_seconds)
+    reason = f"{end.reason}. Goes on by itself within {seconds:.0f} s"
+    return Later(transfer.wish.since, attempts, clock + seconds, reason)
