@@ -304,6 +304,11 @@ def follow(cluster: Cluster, job_id: str, after: str = "0-0") -> Iterator[TokenE
 # The cluster's own health
 
 
+def clock(cluster: Cluster) -> float:
+    """Return Redis time in seconds: what the times of all records are told in."""
+    return client.now(cluster.redis)
+
+
 def readiness(cluster: Cluster) -> tuple[bool, list[str]]:
     """Tell whether work is taken and done: Redis answers and a node lives; else the reasons."""
     try:
