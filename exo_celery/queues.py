@@ -60,6 +60,7 @@ def broker_settings(settings: Settings) -> dict[str, Any]:
         "task_serializer": "json",
         "accept_content": ["json"],
         "task_ignore_result": True,
+        "task_send_sent_event": True,  # the only event that names a task's queue
         "task_create_missing_queues": True,
     }
 

@@ -104,21 +104,27 @@ def free_port() -> int:
 
 
 def start(server: RedisServer, log: Path) -> "subprocess.Popen[bytes]":
-    """Start a server that dies with this process, and wait until it answers.
+    """Start a server that dies with this process, and wait until it answers; raises as `wait_until_answers`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        process = spawn(server.argv, out, death_signal=signal.SIGTERM)
+    wait_until_answers(server, process, log)
+    return process
+
+
+def wait_until_answers(server: RedisServer, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Return once a server that was just started takes commands.
 
     Raises:
         UnavailableError: it ended, or did not answer in time; its log says why.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as out:
-        process = spawn(server.argv, out, death_signal=signal.SIGTERM)
     deadline = time.monotonic() + READY_SECONDS
     while not answers(server):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
+            process.wait()
             raise UnavailableError(f"{server.argv[0]} does not answer on port {server.port}: see {log}")
         time.sleep(POLL_SECONDS)
-    return process
 
 
 def answers(server: RedisServer) -> bool:

@@ -1,0 +1,152 @@
+"""The `exo-celery` command, thin: parse, call one function, print. Exit codes: 0, 1, 2 usage, 69, 75, 78, 130."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from exo_celery import cluster
+from exo_celery.errors import ConfigurationError, ExoError, ModelLoadingError, UnavailableError
+from exo_celery.local import show
+from exo_celery.local.demo import demo as run_demo
+from exo_celery.local.layout import CELERY, gunicorn
+from exo_celery.local.up import Wanted
+from exo_celery.local.up import up as run_up
+from exo_celery.placement.snapshot import answers
+from exo_celery.records.base import Record
+from exo_celery.settings import load
+from exo_celery.store.client import TRANSIENT
+
+EX_UNAVAILABLE, EX_TEMPFAIL, EX_CONFIG, INTERRUPTED = 69, 75, 78, 130
+EXIT_CODES: Final = {UnavailableError: EX_UNAVAILABLE, ModelLoadingError: EX_TEMPFAIL, ConfigurationError: EX_CONFIG}
+PASSED_ON: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+class Commands(click.Group):
+    """A group whose errors are sentences and exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; say what is wrong instead of showing where."""
+        try:
+            return super().invoke(ctx)
+        except ExoError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1))
+        except TRANSIENT as error:
+            click.echo(f"error: Redis does not answer: {error}; is EXO_REDIS_URL right?", err=True)
+            ctx.exit(EX_UNAVAILABLE)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(cls=Commands)
+@click.version_option(package_name="exo_celery")
+def main() -> None:
+    """One language model on the machines you own: a ring of Celery workers."""
+
+
+@main.command()
+@click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 64), help="How many node workers.")
+@click.option("--no-demo", is_flag=True, help="Start without the demo model.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the web, 0 for any; else a free one.")
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Where everything is kept.")
+def up(nodes: int, no_demo: bool, port: int | None, data_dir: Path | None) -> None:
+    """Run a whole cluster on this machine until Ctrl-C."""
+    folder = (data_dir or load().data_dir / "up").absolute()
+    wanted = Wanted(folder, nodes, port, not no_demo)
+    ended_by = run_up(wanted, os.environ, partial(click.echo, err=True), lambda url: click.echo(f"ready {url}"))
+    sys.exit(INTERRUPTED if ended_by is signal.SIGINT else 0)
+
+
+@main.command()
+@click.option(
+    "--data-dir",
+    default=Path(".exo/demo"),
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the demo's cluster lives; made anew each time.",
+)
+def demo(data_dir: Path) -> None:
+    """Show the main job: place a model on a ring of nodes and ask it something."""
+    run_demo(data_dir.absolute(), os.environ)
+
+
+@main.command(context_settings=PASSED_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def node(arguments: Sequence[str]) -> None:
+    """Run this machine's node worker; what follows goes to `celery worker`."""
+    become(*CELERY, "worker", "-l", "INFO", *arguments)
+
+
+@main.command()
+@click.option("--port", type=click.IntRange(1, 65535), help="Port on loopback, instead of EXO_WEB_PORT.")
+def web(port: int | None) -> None:
+    """Run the web server of a cluster on loopback: REST, OpenAI's API, pages."""
+    become(*gunicorn(port or load().web_port))
+
+
+@main.command()
+@click.option(
+    "--snapshot",
+    required=True,
+    type=click.File(encoding="utf-8", errors="replace"),
+    help="JSON or JSON lines; - reads standard input.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per case.")
+def place(snapshot: Any, as_json: bool) -> None:
+    """Decide where a model would be placed in a cluster that is written down, without a cluster."""
+    for answer in answers(snapshot.read()):
+        if as_json:
+            click.echo(json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
+        else:
+            click.echo(show.answer(answer))
+
+
+def become(*argv: str) -> None:
+    """Replace this process by a command."""
+    sys.stdout.flush()
+    os.execv(argv[0], argv)  # noqa: S606  # no shell is wanted
+
+
+# Lists: one command each, under `exo-celery` and under `celery -A exo_celery exo`.
+
+
+@click.group(cls=Commands)
+def celery_exo() -> None:
+    """Show what exo_celery knows: nodes, models, instances, jobs."""
+
+
+def listing(name: str, columns: Sequence[str], read: Callable[[cluster.Cluster], Sequence[Any]]) -> None:
+    """Add a command that prints a list as a table or as JSON, as the REST route of the same name answers it."""
+
+    @click.command(name, help=f"List the {name}.")
+    @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+    def command(as_json: bool) -> None:
+        rows = [plain(row) for row in read(cluster.open_cluster())]
+        if as_json:
+            click.echo(json.dumps({name: rows}, indent=2, ensure_ascii=False))
+        else:
+            show.table(columns, rows)
+
+    main.add_command(command)
+    celery_exo.add_command(command)
+
+
+def plain(row: Record | dict[str, Any]) -> dict[str, Any]:
+    """Return a record as JSON values; prompts stay out of lists."""
+    return row.model_dump(mode="json", exclude={"request"}) if isinstance(row, Record) else row
+
+
+listing(
+    "nodes", ("id", "alive", "ram_available_bytes", "ram_total_bytes", "disk_free_bytes", "backends"), cluster.nodes
+)
+listing("models", ("id", "storage_bytes", "n_layers", "hidden_size", "context_length"), cluster.models)
+listing("downloads", ("node", "model", "status", "downloaded_bytes", "total_bytes", "error"), cluster.downloads)
+listing("instances", ("id", "model", "status", "epoch", "ring", "error"), cluster.instances)
+listing("jobs", ("id", "model", "state", "attempt", "text"), lambda here: cluster.jobs(here)[0])
