@@ -36,7 +36,7 @@ class RedisServer:
     @property
     def url(self) -> str:
         """The server's address, password included: show it to nobody."""
-        return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+        return f"redis://default:{self.password}@127.0.0.1:{self.port}/0"
 
 
 def find_binary() -> Path:
