@@ -117,7 +117,7 @@ def become(*argv: str) -> None:
 # Lists: one command each, under `exo-celery` and under `celery -A exo_celery exo`.
 
 
-@click.group(cls=Commands)
+@click.group("exo", cls=Commands)
 def celery_exo() -> None:
     """Show what exo_celery knows: nodes, models, instances, jobs."""
 
