@@ -24,6 +24,7 @@ WANTED: Final = (
     "*.jinja",
 )
 TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model", "tekken.json")
+DRIVE: Final = re.compile(r"[A-Za-z]:")
 FOLDER: Final = re.compile(r"(.+?)--([A-Za-z0-9].*)")
 
 
@@ -65,7 +66,7 @@ def checked_name(name: str) -> str:
         DownloadError: the name is absolute, climbs out, or is written for another system.
     """
     path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
+    if not name or path.is_absolute() or ".." in path.parts or "\\" in name or DRIVE.match(name) or "\0" in name:
         raise DownloadError(f"the listing names the file {name!r}, which leads out of the model's folder: refused")
     return name
 

@@ -12,17 +12,13 @@ from exo_celery.models.disk import size_of
 from exo_celery.models.folders import partial
 from exo_celery.models.manifest import FileEntry, Manifest
 from exo_celery.models.progress import Ledger
-from exo_celery.models.sources import Source
+from exo_celery.models.sources import Source, WrongBytesError
 from exo_celery.models.stop import Stop
 
 log = logging.getLogger(__name__)
 # Waits between tries of one file that bring no byte; the sum, about half a minute, outlasts a restart of the source.
 WAITS_SECONDS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
 LONGEST_WAIT_SECONDS: Final = 300.0
-
-
-class WrongBytesError(DownloadError):
-    """What arrived is not what was listed: drop it and begin again, once."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +90,7 @@ class Receiver:
                 found.update(chunk)
                 self.ledger.put(name, have)
                 stop.check()
+        stop.check()
         if have < entry.size:
             raise DownloadInterruptedError(f"{name}: the source ended after {have} of {entry.size} bytes")
         return found

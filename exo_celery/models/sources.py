@@ -13,7 +13,6 @@ from exo_celery.models.disk import scan
 from exo_celery.models.folders import folder_name, is_wanted
 from exo_celery.models.manifest import FileEntry, Manifest, read_manifest
 from exo_celery.models.stop import Stop
-from exo_celery.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +23,10 @@ class Stream:
 
     start: int
     chunks: Iterator[bytes]
+
+
+class WrongBytesError(DownloadError):
+    """What arrives is not what was listed: drop it and begin again, once."""
 
 
 class Source(Protocol):
@@ -104,11 +107,6 @@ class FolderSource:
             raise DownloadInterruptedError(
                 f"{path} is gone from the folder that {manifest.model} comes from"
             ) from error
-
-
-def sources_of(settings: Settings) -> list[Source]:
-    """Return where a node may take models from, the nearest first."""
-    return [FolderSource(directory) for directory in settings.source_dirs]
 
 
 def choose(sources: Sequence[Source], model: str) -> Source:
