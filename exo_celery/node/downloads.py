@@ -13,8 +13,8 @@ from typing import Final
 from redis import Redis, RedisError
 
 from exo_celery.errors import ConflictError
-from exo_celery.models.remove import remove
 from exo_celery.models.origins import sources_of
+from exo_celery.models.remove import remove
 from exo_celery.models.survey import ScanCache, find, survey
 from exo_celery.node.attempts import End, Ending, Later, attempt, put_off
 from exo_celery.node.transfer import Transfer
