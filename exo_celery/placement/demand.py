@@ -1,5 +1,6 @@
 """What a model asks of the memory of a ring's nodes, counted in layers."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -60,11 +61,15 @@ class Demand:
         """Layers that each node must have room for."""
         return 1 + max(self.first_layers, self.last_layers)
 
-    def capacity(self, free_bytes: int) -> int:
-        """Return how many layers fit into these bytes; a model of no bytes fits anywhere."""
-        if not self.layer_bytes:
-            return self.need
-        return free_bytes * self.layer_bytes.denominator // self.layer_bytes.numerator
+    @property
+    def least_bytes(self) -> int:
+        """Bytes that each node must have free for this."""
+        return ceil(self.least * self.layer_bytes)
+
+    def capacities(self, free_bytes: Iterable[int]) -> list[int]:
+        """Return how many layers fit into each of these bytes; a model of no bytes fits anywhere."""
+        size, parts = self.layer_bytes.numerator, self.layer_bytes.denominator
+        return [free * parts // size if size else self.need for free in free_bytes]
 
     def rank_bytes(self, layers: int, *, first: bool, last: bool) -> int:
         """Return what a rank of a pipeline will hold."""

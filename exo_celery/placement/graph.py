@@ -56,45 +56,54 @@ def blocks(links: Sequence[int], nodes: int) -> list[int]:
 
 @dataclass(slots=True)
 class Tarjan:
-    """Depth-first search for biconnected components (Hopcroft and Tarjan 1973), without recursion."""
+    """Depth-first search for biconnected components (Hopcroft and Tarjan 1973), without recursion.
+
+    `low[i]` is the number of the earliest node that i and its descendants are linked to. What is linked to a node and
+    has been seen before it lies on the path to it.
+    """
 
     links: Sequence[int]
     number: dict[int, int] = field(default_factory=dict)
     low: dict[int, int] = field(default_factory=dict)
+    path: list[int] = field(default_factory=list)
     pending: list[int] = field(default_factory=list)
-
-    def enter(self, node: int) -> None:
-        """Number a node when it is first seen."""
-        self.number[node] = self.low[node] = len(self.number)
+    seen: int = 0
 
     def blocks(self, start: int) -> list[int]:
         """Return the blocks of three nodes and more of the component of `start`."""
         self.enter(start)
         found = []
-        path = [(start, -1, members(self.links[start]))]
-        while path:
-            node, parent, rest = path[-1]
-            if (child := self.next_child(node, parent, rest)) is not None:
-                self.enter(child)
-                self.pending.append(child)
-                path.append((child, node, members(self.links[child])))
-                continue
-            path.pop()
-            if parent >= 0 and (block := self.leave(node, parent)).bit_count() > 2:
+        while self.path:
+            node = self.path[-1]
+            if new := self.links[node] & ~self.seen:
+                self.enter((new & -new).bit_length() - 1)
+            elif (block := self.leave()).bit_count() > 2:
                 found.append(block)
         return found
 
-    def next_child(self, node: int, parent: int, rest: Iterator[int]) -> int | None:
-        """Return the next neighbour that is new, noting the earliest node that the others lead back to."""
-        for other in rest:
-            if other not in self.number:
-                return other
-            if other != parent:
-                self.low[node] = min(self.low[node], self.number[other])
-        return None
+    def enter(self, node: int) -> None:
+        """Number a node that is seen for the first time and go on from it."""
+        self.number[node] = len(self.number)
+        back = self.links[node] & self.seen
+        if self.path:
+            back &= ~(1 << self.path[-1])
+            self.pending.append(node)
+        self.low[node] = min(self.number[node], self.earliest(back))
+        self.path.append(node)
+        self.seen |= 1 << node
 
-    def leave(self, node: int, parent: int) -> int:
-        """Return the block that ends with the link from `parent` to `node`, or the empty set."""
+    def earliest(self, back: int) -> int:
+        """Return the least number of a set of nodes on the path."""
+        if back.bit_count() > 16:  # so many that one of the first nodes of the path is soon hit
+            return self.number[next(i for i in self.path if back >> i & 1)]
+        return min((self.number[i] for i in members(back)), default=len(self.number))
+
+    def leave(self) -> int:
+        """Go back from a node; return the block that ends with the link to it, or the empty set."""
+        node = self.path.pop()
+        if not self.path:
+            return 0
+        parent = self.path[-1]
         self.low[parent] = min(self.low[parent], self.low[node])
         if self.low[node] < self.number[parent]:
             return 0

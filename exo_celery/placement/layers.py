@@ -14,7 +14,7 @@ def split_layers(free_bytes: Sequence[int], ids: Sequence[str], demand: Demand) 
     the need.
     """
     by_id = sorted(range(len(ids)), key=ids.__getitem__)
-    capacities = [demand.capacity(free) for free in free_bytes]
+    capacities = demand.capacities(free_bytes)
     capacities[0] -= demand.first_layers
     capacities[-1] -= demand.last_layers
     weights = list(free_bytes) if sum(free_bytes) else [1] * len(ids)

@@ -1,6 +1,6 @@
 """Search along links until a path closes: right where few sets of nodes are rings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -10,7 +10,9 @@ from exo_celery.placement.graph import members, set_of
 from exo_celery.placement.terrain import Group, Terrain
 
 SEEN_AT_MOST = 50_000  # remembered (set, end) pairs: bounds memory, costs only repeated work
-EDGES_PER_STEP = 20  # links looked at in about the time of one step
+# About as much work as one step.
+LINKS_PER_STEP = 16
+MOVES_PER_STEP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +28,9 @@ class Path:
     score: int
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
-    """What a way home can add: `score[d][j]` is the most that d more nodes after j have on a way back to the root.
-
-    A way may pass a node twice, so this is a bound. A node without a way of that length is absent.
-    """
-
-    score: list[dict[int, int]]
-    room: list[dict[int, int]]
+# What d more nodes after a node can add on a way back to the root: (most, the next node of that way, most by another).
+Way = tuple[int, int, int | None]
+Ways = list[dict[int, Way]]  # by d, then by node; a node without a way of that length is absent
 
 
 class PathSearch:
@@ -45,7 +41,8 @@ class PathSearch:
     so they are visited in order, and the better in worth and room first.
     """
 
-    def __init__(self, terrain: Terrain, group: Group, size: int, found: Found) -> None:
+    def __init__(self, terrain: Terrain, group: Group, size: int, found: Found, steps: Steps) -> None:
+        steps.take(sum(terrain.links[i].bit_count() for i in group.nodes) // LINKS_PER_STEP)
         self.found, self.size, self.need = found, size, terrain.need
         self.priced = price(group.nodes, size, terrain.need, terrain.worth, terrain.room)
         if self.priced is None:
@@ -107,36 +104,30 @@ class PathSearch:
         """Offer the best rings in which `root` comes first in order."""
         within = self.distances(root)
         free = within[self.size // 2]
-        if free.bit_count() < self.size - 1 or self.required & ~(free | 1 << root):
+        path = [self.start(root, free)]
+        if not self.is_promising(path[0], free):
             return
-        home = self.ways_home(root, free, steps)
-        start = Path(
-            root,
-            self.size - 1,
-            free,
-            1 << root,
-            self.worths[root],
-            self.rooms[root],
-            self.scores[root] - self.spend,
-        )
-        path = [start]
+        self.ways_home(root, free, steps)
+        moves = [self.moves(path[0], within, steps)]
         seen: set[tuple[int, int]] = set()
-        moves = [self.moves(start, within)]
         while path:
-            at = path[-1]
-            if (node := next(moves[-1], None)) is None:
+            move = next(moves[-1], None)
+            if move is None or move[0] <= self.q * self.found.bar:  # the others are no better
                 path.pop()
                 moves.pop()
                 continue
-            if not self.worth_going(at, node, home):
-                continue
             steps.take()
-            on = self.step(at, node)
+            on = self.step(path[-1], move[1])
             if on.left == 0:
                 self.found.offer(on.worth, [self.order[at.node] for at in (*path, on)])
             elif self.is_new(on, seen):
                 path.append(on)
-                moves.append(self.moves(on, within))
+                moves.append(self.moves(on, within, steps))
+
+    def start(self, root: int, free: int) -> Path:
+        """Return the path that is only the root."""
+        score = self.scores[root] - self.spend
+        return Path(root, self.size - 1, free, 1 << root, self.worths[root], self.rooms[root], score)
 
     def distances(self, root: int) -> list[int]:
         """Return for d = 0, 1, … the nodes after the root in order that are at most d links away from it.
@@ -152,23 +143,44 @@ class PathSearch:
             within.append(wider)
         return within
 
-    def ways_home(self, root: int, free: int, steps: Steps) -> Home:
-        """Tabulate what ways home add, by their length."""
+    def ways_home(self, root: int, free: int, steps: Steps) -> None:
+        """Tabulate what ways home can add."""
+        links = sum((self.near[j] & free).bit_count() for j in members(free))
+        steps.take(2 * self.size * links // LINKS_PER_STEP)
         around = {j: list(members(self.near[j] & free)) for j in members(free)}
-        steps.take(self.size * sum(map(len, around.values())) // EDGES_PER_STEP)
-        ends = {j: 0 for j in around if self.near[j] >> root & 1}
-        return Home(longer_ways(ends, around, self.scores, self.size), longer_ways(ends, around, self.rooms, self.size))
+        ends = [j for j in around if self.near[j] >> root & 1]
+        self.home_scores = ways_by_length(ends, around, self.scores, self.size - 2)
+        self.home_rooms = ways_by_length(ends, around, self.rooms, self.size - 2)
 
-    def moves(self, at: Path, within: list[int]) -> Iterator[int]:
-        """Return the nodes to go to, none if the nodes in reach cannot lift the path above the bar."""
+    def moves(self, at: Path, within: Sequence[int], steps: Steps) -> Iterator[tuple[int, int]]:
+        """Return the nodes to go to with the score that each can lead to at most, the highest first.
+
+        None, if the nodes in reach cannot lift the path above the bar or give it the room.
+        """
         usable = at.free & within[at.left] if at.left < len(within) else at.free
+        if not self.is_promising(at, usable):
+            return iter(())
+        ways = [(self.bound(at, node), node) for node in members(self.near[at.node] & usable)]
+        steps.take(len(ways) // MOVES_PER_STEP)
+        return iter(sorted(ways, reverse=True))
+
+    def is_promising(self, at: Path, usable: int) -> bool:
+        """Tell whether usable nodes can lift a path above the bar and give it the room, whatever the links."""
         if usable.bit_count() < at.left or self.required & ~(usable | at.mask):
-            return iter(())
+            return False
         if at.score + self.highest_score(usable, at.left) <= self.q * self.found.bar:
-            return iter(())
-        if at.room + self.largest_room(usable, at.left) < self.need:
-            return iter(())
-        return members(self.near[at.node] & usable)
+            return False
+        return at.room + self.largest_room(usable, at.left) >= self.need
+
+    def bound(self, at: Path, node: int) -> int:
+        """Return the highest score of a ring that goes on to a node, by the best way home; -1 if none is worth it."""
+        score = best_way(self.home_scores[at.left - 1], node, at.node)
+        room = best_way(self.home_rooms[at.left - 1], node, at.node)
+        if score is None or room is None or at.room + self.rooms[node] + room < self.need:
+            return -self.q
+        if (self.better[node] & ~at.mask).bit_count() >= self.found.keep:
+            return -self.q
+        return at.score + self.scores[node] + score
 
     def highest_score(self, usable: int, count: int) -> int:
         """Sum the highest scores of `count` usable nodes; required ones come first in order, so they are among them."""
@@ -189,15 +201,6 @@ class PathSearch:
                 if not count:
                     break
         return total
-
-    def worth_going(self, at: Path, node: int, home: Home) -> bool:
-        """Tell whether the best way home through a node is above the bar and has the room."""
-        score = home.score[at.left - 1].get(node)
-        if score is None or (self.better[node] & ~at.mask).bit_count() >= self.found.keep:
-            return False
-        if at.score + self.scores[node] + score <= self.q * self.found.bar:
-            return False
-        return at.room + self.rooms[node] + home.room[at.left - 1][node] >= self.need
 
     def step(self, at: Path, node: int) -> Path:
         """Return the path one node longer."""
@@ -229,17 +232,28 @@ def renumbered(masks: Sequence[int], order: Sequence[int], place: dict[int, int]
     return [set_of(place[x] for x in members(masks[i] & inside)) for i in order]
 
 
-def longer_ways(
-    ends: dict[int, int], around: dict[int, list[int]], gain: Sequence[int], size: int
-) -> list[dict[int, int]]:
-    """Return the greatest gains of ways of 0, 1, … `size` - 2 nodes, each from the ways one shorter."""
-    tables = [ends]
-    for _ in range(size - 2):
+def ways_by_length(ends: Iterable[int], around: Mapping[int, Sequence[int]], gain: Sequence[int], most: int) -> Ways:
+    """Return the best ways home of 0, 1, … `most` nodes, each from those one node shorter.
+
+    A way may pass a node twice, but does not turn back at once: for this the second best is kept where it goes on
+    another way (2-cycle elimination: Christofides, Mingozzi and Toth 1981). What the ways add is a bound.
+    """
+    tables: Ways = [dict.fromkeys(ends, (0, -1, None))]
+    for _ in range(most):
         last = tables[-1]
-        table = {}
+        table: dict[int, Way] = {}
         for j, others in around.items():
-            ways = [gain[i] + last[i] for i in others if i in last]
+            ways = [(gain[i] + more, i) for i in others if (more := best_way(last, i, j)) is not None]
             if ways:
-                table[j] = max(ways)
+                value, by = max(ways)
+                table[j] = value, by, max((other for other, i in ways if i != by), default=None)
         tables.append(table)
     return tables
+
+
+def best_way(table: Mapping[int, Way], node: int, before: int) -> int | None:
+    """Return what the best way home from a node adds that does not turn back to the node before it."""
+    way = table.get(node)
+    if way is None:
+        return None
+    return way[2] if way[1] == before else way[0]

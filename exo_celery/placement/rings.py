@@ -7,7 +7,6 @@ links where few are (paths.py).
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -127,23 +126,45 @@ def search_group(terrain: Terrain, group: Group, size: int, found: Found, steps:
     if group.greatest_degree == 2:  # the block is one ring
         if size == len(group.nodes) and group.peaceful:
             found.offer(terrain.total_worth(group.nodes), ring_through(group.nodes, terrain.links, steps) or ())
-        return
-    if group.any_are_a_ring(size):
-        SetSearch(terrain, group, size, found, ring_of=lambda some: ring_in_dense(some, terrain.links), every=True).run(
-            steps
-        )
-        return
-    guesses = Steps(min(GUESSES, steps.left))
-    steps.take(guesses.left)
+    elif group.any_are_a_ring(size):
+        search_dense(terrain, group, size, found, steps)
+    else:
+        for part in group.dense_parts(terrain, size):  # good rings early, for a high bar
+            search_dense(terrain, part, size, found, steps)
+        if not guess(terrain, group, size, found, steps):
+            PathSearch(terrain, group, size, found, steps).run(steps)
 
-    def ring_of(some: Sequence[int]) -> list[int] | None:
-        return ring_through(some, terrain.links, guesses) if terrain.at_peace(some) else None
 
-    with suppress(OutOfStepsError):
-        SetSearch(terrain, group, size, found, ring_of=ring_of, every=False).run(guesses)
-        steps.take(-guesses.left)
-        return
-    PathSearch(terrain, group, size, found).run(steps)
+def search_dense(terrain: Terrain, group: Group, size: int, found: Found, steps: Steps) -> None:
+    """Offer the best rings where any `size` nodes are one."""
+    if not terrain.required & ~group.mask:
+        SetSearch(terrain, group, size, found, RingIn(terrain), every=True).run(steps)
+
+
+def guess(terrain: Terrain, group: Group, size: int, found: Found, steps: Steps) -> bool:
+    """Try the most promising sets; return whether that was all it takes."""
+    few = Steps(min(GUESSES, max(0, steps.left)))
+    steps.take(few.left)
+    try:
+        SetSearch(terrain, group, size, found, RingIn(terrain, few), every=False).run(few)
+    except OutOfStepsError:
+        return False
+    steps.left += few.left
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class RingIn:
+    """Finds the ring through a set of nodes: by search within `steps`, or straight where any set is one (None)."""
+
+    terrain: Terrain
+    steps: Steps | None = None
+
+    def __call__(self, some: Sequence[int]) -> Sequence[int] | None:
+        """Return the nodes in ring order, or None."""
+        if self.steps is None:
+            return ring_in_dense(some, self.terrain.links)
+        return ring_through(some, self.terrain.links, self.steps) if self.terrain.at_peace(some) else None
 
 
 def in_rank_order(ring: Sequence[int]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Final
 
 from exo_celery.placement.question import NodeFacts
@@ -11,20 +12,19 @@ ASSUMED_DOWNLOAD_BPS: Final = 50e6
 ASSUMED_LOAD_BPS: Final = 1e9
 
 
-def worths(nodes: Sequence[NodeFacts]) -> list[int]:
+def worths(fractions: Sequence[Fraction], free_bytes: Sequence[int]) -> list[int]:
     """Return one integer per node; sums over sets of one size compare as the rules say.
 
     Three numbers are packed into one, the first the most significant: the downloaded fraction as parts of a common
     denominator, the free bytes, and a bit for the place of the id among all ids. The greater sum has more downloaded,
     then more memory, then the ids that come first in order. No two sets have the same sum and nothing is rounded.
     """
-    count = len(nodes)
-    whole = math.lcm(*{node.fraction.denominator for node in nodes})
-    above_bytes = sum(node.free_bytes for node in nodes) + 1
+    count = len(fractions)
+    whole = math.lcm(*{fraction.denominator for fraction in fractions})
+    above_bytes = sum(free_bytes) + 1
     return [
-        (node.fraction.numerator * (whole // node.fraction.denominator) * above_bytes + node.free_bytes << count)
-        | 1 << count - 1 - i
-        for i, node in enumerate(nodes)
+        (fraction.numerator * (whole // fraction.denominator) * above_bytes + free << count) | 1 << count - 1 - i
+        for i, (fraction, free) in enumerate(zip(fractions, free_bytes, strict=True))
     ]
 
 

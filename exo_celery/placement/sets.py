@@ -22,7 +22,7 @@ class SetSearch:
     """
 
     def __init__(
-        self, terrain: Terrain, group: Group, size: int, found: Found, *, ring_of: RingOf, every: bool
+        self, terrain: Terrain, group: Group, size: int, found: Found, ring_of: RingOf, *, every: bool
     ) -> None:
         self.found, self.ring_of, self.every = found, ring_of, every
         self.base = list(members(terrain.required))

@@ -1,6 +1,6 @@
 """Which nodes and sizes a request leaves, before any ring is looked for; and the search over them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -51,8 +51,8 @@ class Survey:
         smallest = max(request.min_nodes, len(set(request.required_nodes)), 1)
         sizes = tuple(size for size in range(smallest, largest + 1) if not tensor or divides(size, question))
         demand = Demand.of(card, request)
-        sift = Sift(question, demand, tensor, largest)
-        return cls(question, demand, tensor, sizes, tuple(sift.reason(node) for node in question.nodes))
+        least_bytes = demand.slice_bytes(max(largest, 1)) if tensor else demand.least_bytes
+        return cls(question, demand, tensor, sizes, sift(question, least_bytes))
 
     @property
     def rdma(self) -> bool:
@@ -73,7 +73,12 @@ class Survey:
     @cached_property
     def worth(self) -> list[int]:
         """The worth of each node."""
-        return worths(self.question.nodes)
+        return worths([node.fraction for node in self.question.nodes], self.free)
+
+    @cached_property
+    def free(self) -> list[int]:
+        """Free bytes of each node."""
+        return [node.free_bytes for node in self.question.nodes]
 
     @cached_property
     def usable(self) -> int:
@@ -89,12 +94,11 @@ class Survey:
     def terrain(self, nodes: int, room: Sequence[int], need: int, *, rdma: bool | None = None) -> Terrain:
         """Return what the search sees of some of the nodes."""
         links = self.question.links
-        fast = self.rdma if rdma is None else rdma
-        two_way = [mask & nodes if nodes >> i & 1 else 0 for i, mask in enumerate(links.two_way)]
-        clashes: list[int] = []
-        if fast:
-            two_way = [mask & ~links.plain[i] for i, mask in enumerate(two_way)]
-            clashes = [mask & nodes if nodes >> i & 1 else 0 for i, mask in enumerate(links.plain)]
+        two_way = within(nodes, links.two_way)
+        clashes: Sequence[int] = ()
+        if self.rdma if rdma is None else rdma:
+            clashes = within(nodes, links.plain)
+            two_way = [mask & ~clash for mask, clash in zip(two_way, clashes, strict=True)]
         return Terrain(
             nodes=nodes,
             links=two_way,
@@ -102,19 +106,19 @@ class Survey:
             room=room,
             need=rounded_need(need, (room[i] for i in members(nodes))),
             required=self.required,
-            leaves=self.leaves,
+            leaves=self.leaves if self.smallest <= 2 else 0,  # none lies on a longer ring
             clashes=clashes if any(clashes) else (),
         )
 
     @cached_property
     def capacities(self) -> list[int]:
         """How many layers each node has room for."""
-        return [self.demand.capacity(node.free_bytes) for node in self.question.nodes]
+        return self.demand.capacities(self.free)
 
     def fitting(self, size: int, nodes: int) -> int:
         """Return those of the nodes that have room for one of `size` slices of a tensor ring."""
         share = self.demand.slice_bytes(size)
-        return set_of(i for i in members(nodes) if self.question.nodes[i].free_bytes >= share)
+        return set_of(i for i in members(nodes) if self.free[i] >= share)
 
     def search(self, sizes: Sequence[int], *, nodes: int | None = None, keep: int = 1, steps: int = STEPS) -> Answer:
         """Return the best rings of the smallest of these sizes that has one, among usable (or the given) nodes."""
@@ -153,40 +157,35 @@ class Survey:
         return Answer((), exact, steps - left)
 
 
-@dataclass(frozen=True)
-class Sift:
-    """The rules that concern one node alone."""
+def within(nodes: int, masks: Sequence[int]) -> Sequence[int]:
+    """Return the neighbours inside a set for the nodes of the set, none for the others."""
+    if nodes == (1 << len(masks)) - 1:
+        return masks
+    return [mask & nodes if nodes >> i & 1 else 0 for i, mask in enumerate(masks)]
 
-    question: Question
-    demand: Demand
-    tensor: bool
-    largest: int
 
-    def reason(self, node: NodeFacts) -> Reason | None:
-        """Return the first rule that leaves a node out, or None."""
-        request = self.question.request
-        if node.id in request.excluded_nodes:
+def sift(question: Question, least_bytes: int) -> tuple[Reason | None, ...]:
+    """Return for each node the first rule about it alone that leaves it out, or None."""
+    request = question.request
+    engine = ENGINE_BACKENDS[request.instance_meta].intersection(question.card.backends)
+    fitting = {backends for backends in {node.backends for node in question.nodes} if engine.intersection(backends)}
+    excluded, labels = frozenset(request.excluded_nodes), frozenset(request.labels)
+    rdma = request.instance_meta == "MlxJaccl"
+
+    def reason(node: NodeFacts) -> Reason | None:
+        if node.id in excluded:
             return Reason.EXCLUDED
-        if request.labels and not set(request.labels) <= set(node.labels):
+        if labels and not labels.issubset(node.labels):
             return Reason.LABEL_MISSING
         if node.available_bytes is None:
             return Reason.NO_REPORT
-        if not self.shares_backend(node.backends):
+        if node.backends not in fitting:
             return Reason.NO_SHARED_BACKEND
-        if request.instance_meta == "MlxJaccl" and not node.rdma_enabled:
+        if rdma and not node.rdma_enabled:
             return Reason.RDMA_DISABLED
-        return None if self.has_room(node.free_bytes) else Reason.NO_ROOM
+        return None if node.free_bytes >= least_bytes else Reason.NO_ROOM
 
-    def shares_backend(self, backends: Iterable[str]) -> bool:
-        """Tell whether a node, the engine and the model have a backend in common."""
-        engine = ENGINE_BACKENDS[self.question.request.instance_meta]
-        return not engine.isdisjoint(set(backends).intersection(self.question.card.backends))
-
-    def has_room(self, free_bytes: int) -> bool:
-        """Tell whether a node could hold a rank of the longest ring allowed."""
-        if self.tensor:
-            return self.largest < 1 or free_bytes >= self.demand.slice_bytes(self.largest)
-        return self.demand.capacity(free_bytes) >= self.demand.least
+    return tuple(map(reason, question.nodes))
 
 
 def divides(size: int, question: Question) -> bool:

@@ -1,12 +1,15 @@
 """What the search sees of the cluster: numbers and sets, no names."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Final
 
 from exo_celery.placement.graph import blocks, members, set_of
+
+PARTS_AT_MOST: Final = 64
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,26 @@ class Group:
         """
         lost = len(self.nodes) - size
         return self.peaceful and 2 * (self.least_degree - lost) >= size
+
+    def dense_parts(self, terrain: Terrain, size: int) -> Iterator["Group"]:
+        """Yield disjoint parts of the block in which any `size` nodes are a ring, such as cliques of a loose chain.
+
+        Each grows from the node with the most links left: it and its neighbours, without those that have the fewest
+        links to the others until Dirac's condition holds.
+        """
+        rest = self.mask
+        for _ in range(PARTS_AT_MOST):
+            start = max(members(rest), key=lambda i: (terrain.links[i] & rest).bit_count(), default=-1)
+            if start < 0:
+                return
+            mask = terrain.links[start] & rest | 1 << start
+            rest &= ~mask
+            while mask.bit_count() >= size:
+                part = Group.of(terrain, mask)
+                if part.any_are_a_ring(size):
+                    yield part
+                    break
+                mask ^= 1 << min(part.nodes, key=lambda i: (terrain.links[i] & mask).bit_count())
 
 
 def rounded_need(need: int, rooms: Iterable[int]) -> int:
