@@ -12,11 +12,11 @@ import uuid
 
 from celery import Celery
 from kombu.exceptions import OperationalError
-from redis import Redis
 
 from exo_celery import queues
 from exo_celery.records.job import Job, JobRequest
 from exo_celery.store import jobs
+from exo_celery.store.client import Redis
 
 log = logging.getLogger(__name__)
 

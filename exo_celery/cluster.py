@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from redis import RedisError
-
 from exo_celery import client as submission
 from exo_celery import queues
 from exo_celery import settings as configuration
@@ -27,6 +25,7 @@ from exo_celery.store import downloads as download_store
 from exo_celery.store import instances as instance_store
 from exo_celery.store import jobs as job_store
 from exo_celery.store import nodes as node_store
+from exo_celery.store.client import RedisError
 from exo_celery.store.jobs import Outcome
 from exo_celery.tasks import placement
 

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from celery import Celery
-from redis import Redis
 
 from exo_celery import queues
 from exo_celery.settings import Settings
-from exo_celery.store.client import connect
+from exo_celery.store.client import Redis, connect
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from celery import Celery
-from redis import RedisError
 
 from exo_celery import queues
 from exo_celery import settings as configuration
@@ -26,7 +25,7 @@ from exo_celery.records.download import Download, DownloadStatus
 from exo_celery.records.node import Node
 from exo_celery.settings import Settings
 from exo_celery.store import cards, instances, keys, nodes
-from exo_celery.store.client import connect, uptime_seconds
+from exo_celery.store.client import RedisError, connect, uptime_seconds
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 1

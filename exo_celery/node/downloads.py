@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from redis import Redis, RedisError
-
 from exo_celery.errors import ConflictError
 from exo_celery.models.origins import sources_of
 from exo_celery.models.remove import remove
@@ -21,7 +19,7 @@ from exo_celery.node.transfer import Transfer
 from exo_celery.records.download import Download, DownloadStatus, Wish
 from exo_celery.settings import Settings
 from exo_celery.store import downloads as store
-from exo_celery.store.client import now
+from exo_celery.store.client import Redis, RedisError, now
 
 log = logging.getLogger(__name__)
 AT_ONCE: Final = 2

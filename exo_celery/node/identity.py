@@ -4,11 +4,11 @@ import time
 from typing import Final
 
 import psutil
-from redis import Redis
 
 from exo_celery.errors import ConfigurationError
 from exo_celery.node import machine
 from exo_celery.store import nodes
+from exo_celery.store.client import Redis
 
 WATCH_SECONDS: Final = 6  # longer than a heartbeat: a living holder renews its key in that time
 LOOK_SECONDS: Final = 0.25

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from celery import Celery
-from redis import Redis
 
 from exo_celery import client
 from exo_celery.errors import ExoError, RunnerError
@@ -23,7 +22,7 @@ from exo_celery.runner.client import EngineClient
 from exo_celery.runner.protocol import Delta, Event, Finished, Refused
 from exo_celery.settings import Settings
 from exo_celery.store import instances, jobs
-from exo_celery.store.client import TRANSIENT, connect
+from exo_celery.store.client import TRANSIENT, Redis, connect
 from exo_celery.store.jobs import Outcome
 
 log = logging.getLogger(__name__)

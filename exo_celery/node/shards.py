@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from redis import Redis, RedisError
-
 from exo_celery.errors import RunnerError
 from exo_celery.node.serving_process import ServingProcess
 from exo_celery.records.instance import Instance, InstanceStatus, Rank, RankState, RankStatus
@@ -21,6 +19,7 @@ from exo_celery.runner.process import RunnerProcess
 from exo_celery.runner.protocol import ControlEvent, Exited, Failed, Loaded, Loading, Ready, ShardSpec
 from exo_celery.settings import Settings
 from exo_celery.store import client, downloads, instances
+from exo_celery.store.client import Redis, RedisError
 
 log = logging.getLogger(__name__)
 HOLDS_RUNNERS = frozenset({InstanceStatus.LOADING, InstanceStatus.WARMING, InstanceStatus.READY})

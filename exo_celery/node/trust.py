@@ -3,10 +3,9 @@
 import hashlib
 import hmac
 
-from redis import Redis
-
 from exo_celery.settings import Settings
 from exo_celery.store import secrets
+from exo_celery.store.client import Redis
 
 
 def ring_key(settings: Settings, redis: Redis) -> bytes:
