@@ -163,7 +163,7 @@ class Demo:
         expected += [("exo.load_shard", queues.node_queue(node)) for node in ring]
         expected += [("exo.generate", queues.model_queue(MODEL))]
         wait_until(lambda: all(tasks.has(*one) for one in expected), EVENTS_SECONDS, f"the tasks {expected}")
-        show.table(("task", "queue", "worker", "times"), tasks.rows(), self.console)
+        show.table(("task", "queue", "workers", "times"), tasks.rows(), self.console)
 
 
 def show_bytes(bars: Progress, shown: dict[str, TaskID], downloads: list[dict[str, Any]], ring: list[str]) -> None:

@@ -40,12 +40,14 @@ def running(data_dir: Path, env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     log.parent.mkdir()
     with log.open("wb") as out:
         process = leash.spawn((str(UP), "up", "--data-dir", str(data_dir), "--port", "0"), out, env)
+    wrote = False
     try:
         wait_until(lambda: is_ready(process, log), READY_SECONDS, "the cluster to get ready")
+        wrote = True
         yield json.loads(up_file(data_dir).read_text())
     finally:
         end(process)
-        if env.get("EXO_REDIS_URL"):
+        if wrote and env.get("EXO_REDIS_URL"):
             forget(env)
 
 

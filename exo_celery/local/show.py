@@ -9,12 +9,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 from rich.text import Text
 
-LONGEST_CELL: Final = 60
+LONGEST_CELL: Final = 120
 
 
 def table(columns: Sequence[str], rows: Sequence[dict[str, Any]], console: Console | None = None) -> None:
     """Print some fields of records as a table."""
-    shown = Table(*columns)
+    shown = Table()
+    for name in columns:
+        shown.add_column(name, overflow="fold")
     for row in rows:
         shown.add_row(*(Text(cell(name, row.get(name))) for name in columns))
     (console or Console()).print(shown)

@@ -44,12 +44,14 @@ class TaskLog:
         self.taken[event["uuid"]] = (event["name"], event["hostname"])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return task, queue, worker and how often, in order of their first time."""
-        taken = list(self.taken.items())
-        counted = Counter((*named, self.queues[task]) for task, named in taken if task in self.queues)
+        """Return task, queue, its workers and how often, by task and queue."""
+        counted: dict[tuple[str, str], Counter[str]] = {}
+        for task, (name, worker) in list(self.taken.items()):
+            if task in self.queues:
+                counted.setdefault((name, self.queues[task]), Counter())[worker] += 1
         return [
-            {"task": task, "queue": queue, "worker": worker, "times": times}
-            for (task, worker, queue), times in counted.items()
+            {"task": name, "queue": queue, "workers": sorted(workers), "times": workers.total()}
+            for (name, queue), workers in sorted(counted.items())
         ]
 
     def has(self, task: str, queue: str) -> bool:
