@@ -178,7 +178,8 @@ def preview(cluster: Cluster, request: PlacementRequest) -> dict[str, Any]:
     """
     found = place(placement.gather(cluster, request))
     ring = [rank.model_dump() for rank in found.ring]
-    return {"model": request.model, "ring": ring, "sharding": found.sharding, "why": found.why} | found.decision
+    what = {"model": request.model, "ring": ring, "sharding": found.sharding, "reserved_bytes": found.reserved_bytes}
+    return what | {"why": found.why} | found.decision
 
 
 def create_instance(cluster: Cluster, request: PlacementRequest) -> Instance:
