@@ -1,4 +1,4 @@
-"""Model cards from what lies on disk: config.json and the headers of the weight files. MLX is not imported."""
+"""Model cards: from a folder on disk, or from a source that has the model. MLX is not imported."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,9 +10,12 @@ from pydantic import ValidationError
 from exo_celery.errors import ModelFolderError
 from exo_celery.models.architectures import module_of, supports_tensor
 from exo_celery.models.disk import read_index
+from exo_celery.models.fetch import checked
 from exo_celery.models.folders import is_weights
 from exo_celery.models.headers import read_header
 from exo_celery.models.manifest import read_manifest
+from exo_celery.models.sources import Source
+from exo_celery.models.stop import Stop
 from exo_celery.records.model import ModelCard
 
 # One fact, as different architectures spell it in config.json.
@@ -82,14 +85,39 @@ def card_from_config(
         raise ModelFolderError(f"no card can be made of {model_id}: {error}") from error
 
 
+def card_from_source(model_id: str, source: Source, stop: Stop, revision: str = "") -> ModelCard:
+    """Make the card of a model from a source's listing and its config.json alone, without fetching the weights.
+
+    Raises:
+        ModelFolderError: mlx-lm cannot run the architecture, or the config cannot be read.
+        DownloadError: the source does not have the model, or may not give it; also when it cannot be reached.
+    """
+    manifest = checked(source.manifest(model_id, revision, stop))
+    with source.open(manifest, "config.json", 0, stop) as stream:
+        text = b"".join(stream.chunks)
+    config = parse_config(text, f"config.json of {model_id} at {source.label}")
+    storage = sum(entry.size for name, entry in manifest.files.items() if is_weights(name))
+    return card_from_config(model_id, config, storage, source=source.label, revision=manifest.revision)
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Read a folder's config.json."""
+    path = folder / "config.json"
     try:
-        config = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelFolderError(f"{folder / 'config.json'} cannot be read: {error}") from error
+        text = path.read_bytes()
+    except OSError as error:
+        raise ModelFolderError(f"{path} cannot be read: {error}") from error
+    return parse_config(text, str(path))
+
+
+def parse_config(text: bytes, name: str) -> dict[str, Any]:
+    """Parse a config.json."""
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelFolderError(f"{name} is not valid JSON: {error}") from error
     if not isinstance(config, dict):
-        raise ModelFolderError(f"{folder / 'config.json'} holds no JSON object")
+        raise ModelFolderError(f"{name} holds no JSON object")
     return config
 
 

@@ -14,8 +14,9 @@ import pytest
 from lookalike.checkpoints import cut, write_model
 from lookalike.hub import Hub, drop, ignore_range, page, redirect, silent, stall, status, wrong_bytes
 
-from exo_celery.errors import DownloadCancelledError, DownloadError, DownloadInterruptedError
+from exo_celery.errors import DownloadCancelledError, DownloadError, DownloadInterruptedError, ModelFolderError
 from exo_celery.models import http, receive
+from exo_celery.models.catalog import card_from_source
 from exo_celery.models.disk import scan
 from exo_celery.models.fetch import fetch
 from exo_celery.models.hub import HubSource
@@ -325,3 +326,23 @@ def test_digests_of_small_files_are_verified_too(lab: Lab) -> None:
     listed = lab.hub.listing(MODEL)[1]["config.json"]
     assert listed["blobId"] == hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
     assert "lfs" not in listed
+
+
+def test_a_card_is_made_without_fetching_the_weights(lab: Lab) -> None:
+    card = card_from_source(MODEL, lab.source(), lab.stop)
+    assert card.storage_bytes == (lab.original / WEIGHTS).stat().st_size
+    assert (card.n_layers, card.hidden_size, card.revision) == (4, 64, lab.hub.listing(MODEL)[0])
+    assert lab.hub.sent_bytes() == (lab.original / "config.json").stat().st_size
+
+
+def test_no_card_of_what_mlx_lm_cannot_run(lab: Lab) -> None:
+    (lab.original / "config.json").write_text('{"model_type": "sausage"}')
+    with pytest.raises(ModelFolderError, match="'sausage' is not one"):
+        card_from_source(MODEL, lab.source(), lab.stop)
+
+
+@pytest.mark.parametrize("lacking", ["tokenizer.json", WEIGHTS])
+def test_no_card_of_a_repository_that_cannot_be_loaded(lab: Lab, lacking: str) -> None:
+    (lab.original / lacking).unlink()
+    with pytest.raises(DownloadError, match="mlx-lm cannot load it"):
+        card_from_source(MODEL, lab.source(), lab.stop)
