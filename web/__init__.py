@@ -7,7 +7,7 @@ from flask import Flask
 
 from exo_celery.cluster import open_cluster
 from exo_celery.settings import Settings, load
-from web import api_jobs, api_nodes, auth, context, errors, health, openai, urls
+from web import actions, api_jobs, api_nodes, auth, context, errors, health, live, openai, pages, place, urls
 
 MAX_BODY_BYTES = 8 * 2**20  # a long prompt is some hundred kB
 
@@ -18,12 +18,13 @@ def create_app(settings: Settings | None = None) -> Flask:
     Nothing connects here: with Redis away the front starts, and /readyz says so.
     """
     settings = settings or load()
-    app = Flask(__name__, static_folder=None)
+    app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     context.install(app, open_cluster(settings))
     urls.install(app)
     errors.install(app)
     auth.install(app, settings)
-    for room in (health, api_jobs, api_nodes, openai):
+    pages.install(app)
+    for room in (health, api_jobs, api_nodes, openai, pages, live, place, actions):
         app.register_blueprint(room.blueprint)
     return app

@@ -121,6 +121,7 @@ class Preview(Record):
     model: ModelId
     ring: list[Rank]
     sharding: str
+    reserved_bytes: dict[str, int]
     why: str
 
 

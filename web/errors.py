@@ -10,9 +10,10 @@ from pydantic_core import to_json
 from werkzeug.exceptions import HTTPException
 
 from exo_celery.errors import ExoError, UnavailableError
-from exo_celery.store.client import TRANSIENT as OUTAGES
+from exo_celery.store.client import TRANSIENT
 
 log = logging.getLogger(__name__)
+OUTAGES: Final = TRANSIENT  # what the store raises while Redis is away
 OUTAGE_SECONDS: Final = 5
 
 HTTP_CODES: Final = {

@@ -10,10 +10,9 @@ from pydantic_core import to_json
 from exo_celery import cluster
 from exo_celery.errors import ExoError, ModelNotFoundError
 from exo_celery.records.job import TokenEvent, Usage
-from exo_celery.store.client import TRANSIENT
 from web import sse
 from web.context import the_cluster
-from web.errors import error_body, unavailable
+from web.errors import OUTAGES, error_body, unavailable
 from web.openai_answers import Chat, ChatCompletion, Completion, Shape, Text, V1Model, V1Models
 from web.openai_requests import ChatRequest, CompletionRequest
 from web.operation import json_response, operation
@@ -86,7 +85,7 @@ def frames(shape: Shape, events: Iterator[TokenEvent | None]) -> Iterator[str]:
                 yield DONE
     except ExoError as error:
         yield sse.frame(to_json(error_body(error)).decode())
-    except TRANSIENT as error:
+    except OUTAGES as error:
         yield sse.frame(to_json(error_body(unavailable(error))).decode())
 
 
