@@ -9,7 +9,9 @@ from typing import Final
 from exo_celery.errors import ConflictError, DownloadCancelledError, DownloadError, DownloadInterruptedError
 from exo_celery.models.fetch import fetch
 from exo_celery.models.sources import Source, choose
+from exo_celery.models.verify import wrong_files
 from exo_celery.node.transfer import Transfer
+from exo_celery.records.download import Download, DownloadStatus, Wish
 
 RETRY_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)  # after attempts in a row that brought nothing
 
@@ -42,9 +44,17 @@ class Later:
     reason: str
 
 
+def needless(wish: Wish, found: Download) -> bool:
+    """Tell whether there is nothing to do: a whole model need not be fetched, one that is not cannot be verified."""
+    whole = found.status is DownloadStatus.COMPLETED
+    return not whole if wish.action == "verify" else whole and wish.revision in ("", found.revision)
+
+
 def attempt(model: str, transfer: Transfer, sources: Sequence[Source], directories: Sequence[Path]) -> End:
-    """Fetch a model once, and say how it ended."""
+    """Fetch or verify a model once, and say how it ended."""
     try:
+        if transfer.wish.action == "verify":
+            return verify(transfer)
         source = choose(sources, model)
         transfer.source = source.label
         fetch(model, directories, source, transfer.heard, transfer.stop, revision=transfer.wish.revision)
@@ -55,6 +65,21 @@ def attempt(model: str, transfer: Transfer, sources: Sequence[Source], directori
     except DownloadError as error:
         return End(Ending.FAILED, error.message)
     return End(Ending.COMPLETED)
+
+
+def verify(transfer: Transfer) -> End:
+    """Hash a model's files again. Wrong ones are removed where we may write, so that a download replaces them alone."""
+    transfer.source = "verify"
+    folder = Path(transfer.found.directory)
+    wrong = wrong_files(folder, transfer.stop)
+    if not wrong:
+        return End(Ending.COMPLETED)
+    reason = f"{', '.join(wrong)} in {folder}: other bytes than were listed"
+    if transfer.found.read_only:
+        return End(Ending.FAILED, f"{reason}. The folder is read-only: replace them there")
+    for name in wrong:
+        (folder / name).unlink(missing_ok=True)
+    return End(Ending.FAILED, f"{reason}. They were removed; download the model again")
 
 
 def put_off(before: Later | None, transfer: Transfer, end: End, clock: float) -> Later:

@@ -14,7 +14,7 @@ from exo_celery.errors import ConflictError
 from exo_celery.models.origins import sources_of
 from exo_celery.models.remove import remove
 from exo_celery.models.survey import ScanCache, find, survey
-from exo_celery.node.attempts import End, Ending, Later, attempt, put_off
+from exo_celery.node.attempts import End, Ending, Later, attempt, needless, put_off
 from exo_celery.node.transfer import Transfer
 from exo_celery.records.download import Download, DownloadStatus, Wish
 from exo_celery.settings import Settings
@@ -76,7 +76,7 @@ class Downloads:
             if self.stopping.is_set():
                 return
             wanted = store.wishes(self.redis, self.ns, self.node_id)
-            due = {model: wish for model, wish in wanted.items() if wish.action == "download"}
+            due = {model: wish for model, wish in wanted.items() if wish.action != "delete"}
             self.withdraw(due.keys())
             for model, wish in wanted.items():
                 if wish.action == "delete" and model not in self.transfers:
@@ -127,9 +127,9 @@ class Downloads:
         self.changed(model)
 
     def begin(self, model: str, wish: Wish) -> None:
-        """Begin an attempt in a thread of its own, unless the model is here already."""
+        """Begin an attempt in a thread of its own, unless the disk says that there is nothing to do."""
         found = self.look(model)
-        if found.status is DownloadStatus.COMPLETED and wish.revision in ("", found.revision):
+        if needless(wish, found):
             self.later.pop(model, None)
             self.say(found)
             store.fulfil(self.redis, self.ns, self.node_id, model, wish)
@@ -172,7 +172,7 @@ class Downloads:
         elif end.how is Ending.FAILED and not whole:
             self.say(found.evolve(status=DownloadStatus.FAILED, error=end.reason, source=transfer.source or "none"))
         else:
-            self.say(found)
+            self.say(found.evolve(error=end.reason if end.how is Ending.FAILED else found.error))
         log.info("download of %s is %s %s", model, end.how, end.reason)
         if end.how in (Ending.COMPLETED, Ending.FAILED):  # the wish of a cancelled one was withdrawn, or waits for us
             store.fulfil(self.redis, self.ns, self.node_id, model, transfer.wish)

@@ -40,7 +40,9 @@ class Transfer:
             self._samples.append((clock, self._latest.downloaded_bytes))
 
     def standing(self) -> Download:
-        """Return the download as it stands."""
+        """Return the download as it stands; one that is only verified stays what it is."""
+        if self.wish.action == "verify":
+            return self.found
         seen = self._latest
         ongoing = self.found.evolve(
             status=DownloadStatus.ONGOING, error="", read_only=False, source=self.source or self.found.source

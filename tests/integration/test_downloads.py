@@ -1,5 +1,6 @@
 """The downloads of a node against a real Redis: what the disk says, what is wanted, what becomes of it."""
 
+import hashlib
 import json
 import shutil
 import threading
@@ -390,3 +391,60 @@ def test_a_renewed_wish_is_not_taken_for_the_fulfilled_one(node: Node) -> None:
     assert not store.fulfil(node.redis, node.ns, "n1", MODEL, old)
     assert not store.drop_wish(node.redis, node.ns, "n1", MODEL), "a cancel does not withdraw a delete"
     assert json.loads(node.redis.hget(keys.wanted(node.ns, "n1"), MODEL))["action"] == "delete"
+
+
+# Verify
+
+
+def damage(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-1, 2)
+        last = file.read(1)
+        file.seek(-1, 2)
+        file.write(bytes([last[0] ^ 1]))
+
+
+def test_verify_of_a_sound_model_changes_nothing(node: Node) -> None:
+    node.wish()
+    node.until(lambda: node.status() == "completed" and not node.wishes())
+    node.wish("verify")
+    assert node.status() == "completed", "also while it is verified"
+    node.until(lambda: not node.wishes())
+    assert (node.status(), node.hash().error) == ("completed", "")
+
+
+def test_verify_finds_a_flipped_bit_and_a_download_cures_it_alone(node: Node) -> None:
+    node.wish()
+    node.until(lambda: node.status() == "completed" and not node.wishes())
+    damage(node.folder / WEIGHTS)
+    node.wish("verify")
+    node.until(lambda: node.status() == "failed")
+    assert f"{WEIGHTS} in {node.folder}: other bytes" in node.hash().error
+    (still,) = node.downloads.report()
+    assert "other bytes" in still.error, "a scan does not lose the reason"
+    node.wish()
+    node.until(lambda: node.status() == "completed" and not node.wishes())
+    assert (node.folder / WEIGHTS).read_bytes() == (node.root / "source" / "org--tiny" / WEIGHTS).read_bytes()
+
+
+def test_verify_never_removes_anything_from_the_hubs_cache(node: Node) -> None:
+    repo = node.root / "hf" / "hub" / "models--org--tiny"
+    snapshot = write_model(repo / "snapshots" / "c0ffee")
+    (repo / "blobs").mkdir()
+    for path in list(snapshot.iterdir()):
+        blob = repo / "blobs" / hashlib.sha256(path.read_bytes()).hexdigest()
+        path.rename(blob)
+        path.symlink_to(blob)
+    node.downloads.report()
+    assert node.status() == "completed"
+    damage(snapshot / WEIGHTS)
+    node.wish("verify")
+    node.until(lambda: "read-only" in node.hash().error)
+    assert (snapshot / WEIGHTS).exists()
+
+
+def test_verify_of_what_is_not_whole_is_only_told(node: Node) -> None:
+    half(node.folder, node.root / "source" / "org--tiny")
+    node.wish("verify")
+    assert node.wishes() == {}
+    assert (node.status(), "truncated" in node.hash().error) == ("pending", True)
