@@ -3,8 +3,10 @@
 import logging
 import queue
 import socket
+from collections.abc import Callable
+from typing import NoReturn
 
-from exo_celery.errors import RunnerError
+from exo_celery.errors import ExoError, RunnerError
 from exo_celery.runner.engine import Engine
 from exo_celery.runner.load import load_shard
 from exo_celery.runner.protocol import Connection, Loaded, Loading, Ready, ShardSpec
@@ -23,9 +25,10 @@ def run(
     ring_key: bytes,
     control: Connection,
     peers: "queue.SimpleQueue[tuple[str, ...]]",
-    socket_: socket.socket,
+    callers: socket.socket,
+    give_up: Callable[[ExoError], NoReturn],
 ) -> None:
-    """Be a rank; returns never.
+    """Be a rank; returns never. `callers` is where serving workers connect; `give_up` may be called by any thread.
 
     Raises:
         ExoError: the shard cannot be loaded, or the ring broke.
@@ -37,7 +40,7 @@ def run(
     text = Text(spec.model_dir, shard.config, shard.context_length) if spec.is_first else None
     listener = listen(spec, ring_key)
     control.send(Loaded(port=listener.port if listener else 0, weights_bytes=shard.weights_bytes))
-    ring = Ring(spec, shard, ring_key, listener, peers.get())
+    ring = Ring(spec, shard, ring_key, listener, peers.get(), give_up)
     slots = spec.slots if ring.executor.batches else 1
     if text is None:
         ring.follow()
@@ -46,7 +49,7 @@ def run(
             ring.follow()
     warm_up(ring)
     engine = Engine(ring, text, slots)
-    engine.serve(socket_)
+    engine.serve(callers)
     control.send(Ready(slots=slots, context_length=shard.context_length))
     engine.run()
 

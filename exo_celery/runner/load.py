@@ -1,6 +1,5 @@
 """Loading a shard: only the local tensors are read, in the precision that the machine computes fastest in."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +68,7 @@ def open_lazily(model_dir: Path) -> tuple[Module, dict[str, Any]]:
     """Build the model with arrays that read their bytes when they are first needed."""
     try:
         model, config = load_model(model_dir, lazy=True)
-    except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise ModelFolderError(f"{model_dir.name} cannot be loaded: {error}") from error
     return model, config
 

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import Final, NoReturn
 
 from exo_celery import settings
@@ -38,11 +39,10 @@ def main(fd: int) -> NoReturn:
     try:
         be_rank(control, listener)
     except ExoError as error:
-        log.error("%s", error.message)
-        give_up(control, error.code, error.message)
+        give_up(control, error)
     except Exception as error:
         log.exception("the runner failed")
-        give_up(control, RunnerError.code, f"{type(error).__name__}: {error}")
+        give_up(control, RunnerError(f"{type(error).__name__}: {error}"))
 
 
 def be_rank(control: Connection, listener: socket.socket) -> NoReturn:
@@ -57,14 +57,15 @@ def be_rank(control: Connection, listener: socket.socket) -> NoReturn:
     os.environ["HF_HUB_OFFLINE"] = "1"
     from exo_celery.runner import child  # noqa: PLC0415 (MLX must find BLAS in place)
 
-    child.run(start.spec, bytes.fromhex(start.ring_key), control, peers, listener)
+    child.run(start.spec, bytes.fromhex(start.ring_key), control, peers, listener, partial(give_up, control))
     raise RunnerError("the rank ended without a reason")
 
 
-def give_up(control: Connection, code: str, message: str) -> NoReturn:
+def give_up(control: Connection, error: ExoError) -> NoReturn:
     """Tell the parent why, and end at once: nothing of a broken ring is worth cleaning up."""
+    log.error("%s", error.message)
     with suppress(RunnerError):  # the parent is gone too
-        control.send(Failed(code=code, message=message))
+        control.send(Failed(code=error.code, message=error.message))
     sys.stderr.flush()
     os._exit(FAILED)
 

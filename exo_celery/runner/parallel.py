@@ -29,7 +29,7 @@ class Wrapped(Module):
     """A layer in disguise: the model still finds the layer's own attributes on it."""
 
     def __init__(self, layer: Module) -> None:
-        super().__init__()
+        Module.__init__(self)
         self["layer"] = layer  # an attribute would be looked up on the layer first
 
     def __getattr__(self, key: str) -> Any:

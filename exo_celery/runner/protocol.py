@@ -264,10 +264,13 @@ class Connection:
         try:
             line = self._lines.readline(MAX_LINE_BYTES + 1)
         except (OSError, ValueError):
-            return None
+            line = b""
         if len(line) > MAX_LINE_BYTES:
             raise RunnerError(f"a message of the runner protocol is longer than {MAX_LINE_BYTES} bytes")
-        return decode(line) if line.endswith(b"\n") else None
+        if line.endswith(b"\n"):
+            return decode(line)
+        self._lines.close()
+        return None
 
     def close(self) -> None:
         """End the connection; a thread that waits in `receive` gets None."""

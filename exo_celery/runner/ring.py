@@ -1,10 +1,12 @@
 """A rank's place in the ring: links to its neighbours, and the lockstep over them."""
 
+import queue
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from exo_celery.errors import RunnerError
+from exo_celery.errors import LinkError, RunnerError
 from exo_celery.runner.executor import Executor
 from exo_celery.runner.links import Hello, Link, Listener, connect
 from exo_celery.runner.load import Shard
@@ -28,13 +30,47 @@ def hello(spec: ShardSpec, from_rank: int, to_rank: int) -> Hello:
     return Hello(spec.instance, spec.epoch, from_rank, to_rank)
 
 
+class Answers:
+    """What the last rank sends to rank 0, read by a thread of its own: so rank 0 notices a broken ring in its sleep."""
+
+    def __init__(self, link: Link, on_broken: Callable[[LinkError], None]) -> None:
+        self._link = link
+        self._on_broken = on_broken
+        self._frames: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="answers", daemon=True).start()
+
+    def next(self, patience_seconds: float | None) -> bytes:
+        """Wait for the next answer.
+
+        Raises:
+            LinkError: none came in time.
+        """
+        try:
+            return bytes(self._frames.get(timeout=patience_seconds))
+        except queue.Empty:
+            raise LinkError(f"the ring has not answered for {patience_seconds:.0f} s") from None
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._frames.put(self._link.receive())
+        except LinkError as error:
+            self._on_broken(error)
+
+
 class Ring:
     """The ring as one rank sees it. Any LinkError means that the whole group ends."""
 
     def __init__(
-        self, spec: ShardSpec, shard: Shard, key: bytes, listener: Listener | None, peers: Sequence[str]
+        self,
+        spec: ShardSpec,
+        shard: Shard,
+        key: bytes,
+        listener: Listener | None,
+        peers: Sequence[str],
+        on_broken: Callable[[LinkError], None],
     ) -> None:
-        """Link up with both neighbours.
+        """Link up with both neighbours. `on_broken` is called from a thread when the ring breaks in rank 0's sleep.
 
         Raises:
             LinkError: the next rank cannot be reached, or does not know the key.
@@ -52,6 +88,7 @@ class Ring:
             before=None if spec.is_first else self._before,
             after=None if spec.is_last else self._after,
         )
+        self._answers = Answers(self._before, on_broken) if self._before is not None and spec.is_first else None
         self._seconds_per_token = 0.0
 
     def lead(self, step: Step) -> tuple[int, ...]:
@@ -62,12 +99,13 @@ class Ring:
         """
         started = time.monotonic()
         size = 1 + (step.prefill.size if step.prefill else 0)
-        self._be_patient(size)
+        patience = self._patience_seconds(size)
         if self._after is not None:
+            self._after.patience_seconds = patience
             self._after.send(step.model_dump_json().encode())
         tokens = self.executor.run(step)
-        if self._before is not None and self.executor.rows:
-            tokens = Sampled.model_validate_json(bytes(self._before.receive())).tokens
+        if self._answers is not None and self.executor.rows:
+            tokens = Sampled.model_validate_json(self._answers.next(patience)).tokens
         self._seconds_per_token = max(self._seconds_per_token, (time.monotonic() - started) / size)
         return tokens or ()
 
@@ -86,8 +124,8 @@ class Ring:
         if tokens is not None:
             self._after.send(Sampled(tokens=tokens).model_dump_json().encode())
 
-    def _be_patient(self, size: int) -> None:
-        seconds = PATIENCE_SECONDS + PATIENCE_FACTOR * self._seconds_per_token * size
-        for link in (self._before, self._after):
-            if link is not None:
-                link.patience_seconds = seconds if self._seconds_per_token else None
+    def _patience_seconds(self, size: int) -> float | None:
+        """Return how long a step of so many tokens may take; the first one, in warm-up, is watched by the parent."""
+        if not self._seconds_per_token:
+            return None
+        return PATIENCE_SECONDS + PATIENCE_FACTOR * self._seconds_per_token * size
