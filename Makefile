@@ -1,6 +1,6 @@
 # What a newcomer, a developer and CI need. `make demo` and `make test` set up all that they use.
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 LOCK := uv pip compile --quiet --generate-hashes --universal --no-emit-index-url --python-version 3.11
 
 .PHONY: install demo test gates lock clean
@@ -33,7 +33,7 @@ clean:
 .venv/installed: .venv/bin/python requirements/runtime.txt requirements/build.txt pyproject.toml
 	@echo "Installing exo_celery and what it needs into .venv (minutes the first time) …"
 	@$(PIP) --require-hashes -r requirements/runtime.txt -r requirements/build.txt
-	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(PIP) --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 .venv/installed-dev: .venv/installed requirements/dev.txt

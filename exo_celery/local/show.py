@@ -16,7 +16,7 @@ def table(columns: Sequence[str], rows: Sequence[dict[str, Any]], console: Conso
     """Print some fields of records as a table."""
     shown = Table()
     for name in columns:
-        shown.add_column(name, overflow="fold")
+        shown.add_column(name.removesuffix("_bytes").replace("_", " "), overflow="fold")
     for row in rows:
         shown.add_row(*(Text(cell(name, row.get(name))) for name in columns))
     (console or Console()).print(shown)

@@ -12,7 +12,7 @@ from exo_celery.settings import OTHER_VARIABLES, Settings, variables
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = "\n".join((ROOT / name).read_text() for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"))
 # Set by a parent process for its child, never by people.
-INTERNAL = {"serve_instance"}
+INTERNAL = {"serve_instance", "serve_model", "serve_socket"}
 
 
 @pytest.mark.parametrize("name", sorted(set(Settings.model_fields) - INTERNAL))
