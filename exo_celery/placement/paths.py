@@ -1,6 +1,6 @@
 """Search along links until a path closes: right where few sets of nodes are rings."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -102,13 +102,17 @@ class PathSearch:
 
     def walk(self, root: int, steps: Steps) -> None:
         """Offer the best rings in which `root` comes first in order."""
-        within = self.distances(root)
-        free = within[self.size // 2]
-        path = [self.start(root, free)]
-        if not self.is_promising(path[0], free):
+        later = (1 << len(self.order)) - (2 << root) & ~self.clashes[root]
+        start = self.start(root, self.distances(root, later)[-1])
+        if not self.is_promising(start, start.free):
             return
-        self.ways_home(root, free, steps)
-        moves = [self.moves(path[0], within, steps)]
+        within = self.distances(root, self.worthwhile(start))
+        start = self.start(root, within[-1])
+        if not self.is_promising(start, start.free):
+            return
+        self.ways_home(root, within, steps)
+        path = [start]
+        moves = [self.moves(start, within, steps)]
         seen: set[tuple[int, int]] = set()
         while path:
             move = next(moves[-1], None)
@@ -129,28 +133,36 @@ class PathSearch:
         score = self.scores[root] - self.spend
         return Path(root, self.size - 1, free, 1 << root, self.worths[root], self.rooms[root], score)
 
-    def distances(self, root: int) -> list[int]:
-        """Return for d = 0, 1, … the nodes after the root in order that are at most d links away from it.
+    def distances(self, root: int, usable: int) -> list[int]:
+        """Return for d = 0, 1, … half the size the usable nodes that are at most d links away from the root.
 
-        Nodes that clash with the root are left out. No node of a ring is farther away than half its size.
+        No node of a ring is farther away.
         """
-        later = (1 << len(self.order)) - (2 << root) & ~self.clashes[root]
-        within = [0, self.near[root] & later]
+        within = [0, self.near[root] & usable]
         while len(within) <= self.size // 2:
             wider = within[-1]
             for j in members(within[-1] & ~within[-2]):
-                wider |= self.near[j] & later
+                wider |= self.near[j] & usable
             within.append(wider)
         return within
 
-    def ways_home(self, root: int, free: int, steps: Steps) -> None:
-        """Tabulate what ways home can add."""
-        links = sum((self.near[j] & free).bit_count() for j in members(free))
-        steps.take(2 * self.size * links // LINKS_PER_STEP)
+    def worthwhile(self, start: Path) -> int:
+        """Return the nodes that can be in a ring above the bar: with the highest scores beside them."""
+        others = start.score + self.highest_score(start.free, start.left - 1)
+        lowest = self.q * self.found.bar - others
+        return self.required & start.free | set_of(j for j in members(start.free) if self.scores[j] > lowest)
+
+    def ways_home(self, root: int, within: Sequence[int], steps: Steps) -> None:
+        """Tabulate what ways home can add, for the nodes that are near enough to both ends of the ring."""
+        free = within[-1]
         around = {j: list(members(self.near[j] & free)) for j in members(free)}
-        ends = [j for j in around if self.near[j] >> root & 1]
-        self.home_scores = ways_by_length(ends, around, self.scores, self.size - 2)
-        self.home_rooms = ways_by_length(ends, around, self.rooms, self.size - 2)
+        near_enough = [
+            list(members(within[min(d + 1, self.size - 1 - d, len(within) - 1)])) for d in range(self.size - 1)
+        ]
+        links = sum(len(around[j]) for nodes in near_enough for j in nodes)
+        steps.take(2 * links // LINKS_PER_STEP)
+        self.home_scores = ways_by_length(near_enough, around, self.scores)
+        self.home_rooms = ways_by_length(near_enough, around, self.rooms)
 
     def moves(self, at: Path, within: Sequence[int], steps: Steps) -> Iterator[tuple[int, int]]:
         """Return the nodes to go to with the score that each can lead to at most, the highest first.
@@ -160,6 +172,9 @@ class PathSearch:
         usable = at.free & within[at.left] if at.left < len(within) else at.free
         if not self.is_promising(at, usable):
             return iter(())
+        missing = self.required & ~at.mask
+        if missing.bit_count() == at.left:  # no place is left for others
+            usable = missing
         ways = [(self.bound(at, node), node) for node in members(self.near[at.node] & usable)]
         steps.take(len(ways) // MOVES_PER_STEP)
         return iter(sorted(ways, reverse=True))
@@ -232,18 +247,18 @@ def renumbered(masks: Sequence[int], order: Sequence[int], place: dict[int, int]
     return [set_of(place[x] for x in members(masks[i] & inside)) for i in order]
 
 
-def ways_by_length(ends: Iterable[int], around: Mapping[int, Sequence[int]], gain: Sequence[int], most: int) -> Ways:
-    """Return the best ways home of 0, 1, … `most` nodes, each from those one node shorter.
+def ways_by_length(nodes: Sequence[Sequence[int]], around: Mapping[int, Sequence[int]], gain: Sequence[int]) -> Ways:
+    """Return the best ways home of d = 0, 1, … nodes for `nodes[d]`, each from those one node shorter.
 
     A way may pass a node twice, but does not turn back at once: for this the second best is kept where it goes on
     another way (2-cycle elimination: Christofides, Mingozzi and Toth 1981). What the ways add is a bound.
     """
-    tables: Ways = [dict.fromkeys(ends, (0, -1, None))]
-    for _ in range(most):
+    tables: Ways = [dict.fromkeys(nodes[0], (0, -1, None))]
+    for some in nodes[1:]:
         last = tables[-1]
         table: dict[int, Way] = {}
-        for j, others in around.items():
-            ways = [(gain[i] + more, i) for i in others if (more := best_way(last, i, j)) is not None]
+        for j in some:
+            ways = [(gain[i] + more, i) for i in around[j] if (more := best_way(last, i, j)) is not None]
             if ways:
                 value, by = max(ways)
                 table[j] = value, by, max((other for other, i in ways if i != by), default=None)

@@ -17,8 +17,8 @@ from exo_celery.placement.paths import PathSearch
 from exo_celery.placement.sets import SetSearch
 from exo_celery.placement.terrain import Group, Terrain
 
-STEPS: Final = 120_000  # about half a second on one slow core
-GUESSES: Final = 2_000  # sets that may be tried before walking along links, where not every set is a ring
+STEPS: Final = 80_000  # about half a second of one core
+GUESSES: Final = 1_000  # sets that may be tried before walking along links, where not every set is a ring
 
 
 @dataclass(frozen=True, slots=True)

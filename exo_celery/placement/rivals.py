@@ -85,7 +85,7 @@ def next_best(survey: Survey, choice: Choice) -> tuple[list[tuple[int, ...]], bo
     """Return the best rings from the chosen size on, and whether the search for them was exact."""
     found: list[tuple[int, ...]] = []
     sizes = [size for size in survey.sizes if size >= len(choice.ring)]
-    exact, left = True, STEPS
+    exact, left = True, STEPS if choice.exact else STEPS // 4
     while sizes and len(found) < SHOWN and left > 0:
         answer = survey.search(sizes, nodes=choice.nodes, keep=SHOWN - len(found), steps=left)
         exact = exact and answer.exact

@@ -85,9 +85,9 @@ def rings_that_hold(case: Case) -> list[tuple[str, ...]]:
     return found
 
 
-def best_nodes(case: Case) -> tuple[str, ...] | None:
-    """The sorted node ids of the ring that the rules choose, or None."""
-    rings = rings_that_hold(case)
+def best_nodes(case: Case, rings: list[tuple[str, ...]] | None = None) -> tuple[str, ...] | None:
+    """The sorted node ids of the ring that the rules choose (of these rings, if given), or None."""
+    rings = rings_that_hold(case) if rings is None else rings
     if not rings:
         return None
     smallest = min(map(len, rings))

@@ -9,8 +9,7 @@ import pytest
 from exo_celery.placement.snapshot import answer
 
 CASES = [
-    json.loads(line)
-    for line in (Path(__file__).parents[2] / "cases" / "placement.jsonl").read_text().splitlines()
+    json.loads(line) for line in (Path(__file__).parents[2] / "cases" / "placement.jsonl").read_text().splitlines()
 ]
 
 
