@@ -50,7 +50,8 @@ class Settings(BaseModel):
     api_key: str | None = None
     auto_place: bool = True
     report_seconds: float = Field(300, gt=0)
-    node_host: str = "127.0.0.1"
+    # The address others reach this node at; when none is given, that of the way to Redis is found.
+    node_host: str | None = None
     labels: tuple[str, ...] = ()
     threads: int | None = Field(None, ge=1)
     serve_slots: int = Field(16, ge=1, le=256)

@@ -18,8 +18,11 @@ from exo_celery import queues
 from exo_celery import settings as configuration
 from exo_celery.errors import ModelFolderError
 from exo_celery.models import catalog
-from exo_celery.node import identity, machine, trust
+from exo_celery.node import fit, identity, machine, trust
+from exo_celery.node.addresses import bind_address, own_addresses
+from exo_celery.node.bell import Bell
 from exo_celery.node.downloads import Downloads
+from exo_celery.node.links import Links
 from exo_celery.node.shards import Shards
 from exo_celery.records.download import Download, DownloadStatus
 from exo_celery.records.node import Node
@@ -42,10 +45,14 @@ class Agent:
         self.node_id = configuration.node_id(settings)
         self.boot_id = uuid.uuid4().hex
         self.redis = connect(settings)
+        self.secret = trust.cluster_secret(settings, self.redis)
+        self.addresses = own_addresses(settings)
         self.downloads = Downloads(settings, self.redis, self.node_id, self.model_changed)
-        self.shards = Shards(
-            settings, self.redis, self.node_id, self.boot_id, trust.ring_key(settings, self.redis), self.hint
-        )
+        ring_key = trust.purpose_key(self.secret, "ring")
+        self.shards = Shards(settings, self.redis, self.node_id, self.boot_id, self.addresses, ring_key, self.hint)
+        bell_key = trust.purpose_key(self.secret, "bell")
+        self.links = Links(self.redis, self.ns, self.node_id, bell_key)
+        self.bell = Bell(bind_address(self.addresses), self.node_id, bell_key, self.links.rung)
         self.stopping = threading.Event()
         self.beat_now = threading.Event()
         self.connected_at = time.monotonic()
@@ -55,11 +62,13 @@ class Agent:
         """Claim the node id and begin to live.
 
         Raises:
-            ConfigurationError: another live process has this node id.
+            ConfigurationError: another live process has this node id, or this node does not fit the cluster.
         """
+        fit.check(self.settings, self.redis, trust.proof(self.secret))
         identity.claim(self.redis, self.ns, self.node_id, self.boot_id)
         self.beat()
         self.run(self.live, "heartbeat")
+        self.run(self.links.run, "links")
 
     def boot_report(self) -> None:
         """Report what the disk holds, then go on with what is wanted; called once the worker takes tasks."""
@@ -75,6 +84,8 @@ class Agent:
         """End runners and downloads (bytes are kept) and leave the cluster at once."""
         self.stopping.set()
         self.beat_now.set()
+        self.links.stop()
+        self.bell.close()
         self.downloads.stop()
         self.shards.stop()
         for thread in self.threads:
@@ -113,7 +124,10 @@ class Agent:
             worker=self.worker,
             boot_id=self.boot_id,
             pid=getpid(),
-            addresses=(self.settings.node_host,),
+            addresses=self.addresses,
+            port=self.bell.port,
+            links_at=self.links.measured_at,
+            secret_proof=trust.proof(self.secret),
             ram_total_bytes=memory.total_bytes,
             ram_available_bytes=memory.available_bytes,
             disk_free_bytes=machine.disk_free_bytes(self.settings.writable_dirs),

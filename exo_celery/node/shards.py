@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from exo_celery.errors import RunnerError
+from exo_celery.node.addresses import bind_address
 from exo_celery.node.serving_process import ServingProcess
 from exo_celery.records.instance import Instance, InstanceStatus, Rank, RankState, RankStatus
+from exo_celery.records.node import LinkRecord
 from exo_celery.runner.process import RunnerProcess
 from exo_celery.runner.protocol import ControlEvent, Exited, Failed, Loaded, Loading, Ready, ShardSpec
 from exo_celery.settings import Settings
-from exo_celery.store import client, downloads, instances
+from exo_celery.store import client, downloads, instances, links
 from exo_celery.store.client import Redis, RedisError
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ class Shards:
         redis: Redis,
         node_id: str,
         boot_id: str,
+        addresses: tuple[str, ...],
         ring_key: bytes,
         hint: Callable[[str], None],
     ) -> None:
@@ -65,6 +68,7 @@ class Shards:
         self.ns = settings.namespace
         self.node_id = node_id
         self.boot_id = boot_id
+        self.addresses = addresses
         self.ring_key = ring_key
         self.hint = hint
         self.held: dict[str, Shard] = {}
@@ -101,7 +105,7 @@ class Shards:
         self.held[instance.id] = shard
         try:
             spec = self.spec(instance, rank)
-            self.say(shard, status=RankStatus.LOADING, address=self.settings.node_host)
+            self.say(shard, status=RankStatus.LOADING, address=self.addresses[0])
             with shard.lock:
                 shard.runner = RunnerProcess.start(spec, self.ring_key, lambda event: self.heard(shard, event))
         except (RunnerError, OSError, ValueError) as error:
@@ -126,18 +130,19 @@ class Shards:
             end_layer=rank.end_layer,
             n_layers=max(each.end_layer for each in instance.ring),
             sharding="tensor" if instance.sharding == "tensor" else "pipeline",
-            host=self.settings.node_host,
+            host=bind_address(self.addresses),
             threads=self.settings.threads or 0,
             slots=self.settings.serve_slots,
         )
 
     def link(self, shard: Shard, instance: Instance) -> None:
         """Let the runner form the ring with the addresses that all ranks have published."""
-        states = [instance.ranks[rank.rank] for rank in instance.ring]
+        mine = links.every(self.redis, self.ns, [self.node_id])[self.node_id]
+        peers = [peer_address(mine.get(rank.node), instance.ranks[rank.rank]) for rank in instance.ring]
         self.say(shard, status=RankStatus.WARMING)
         try:
             if shard.runner:
-                shard.runner.link([f"{state.address}:{state.port}" for state in states])
+                shard.runner.link(peers)
         except RunnerError as error:
             self.fail(shard, str(error))
 
@@ -264,3 +269,8 @@ class Shards:
             self.held.clear()
         for shard in shards:
             shard.stop()
+
+
+def peer_address(link: LinkRecord | None, state: RankState) -> str:
+    """Return `host:port` of a rank: at the address that answers us fastest, else the one that it published."""
+    return f"{link.address if link else state.address}:{state.port}"

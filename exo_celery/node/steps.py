@@ -3,6 +3,8 @@
 Consumer steps are restarted on each reconnect to Redis; worker steps are not.
 """
 
+import logging
+import time
 from typing import Any, ClassVar
 
 import click
@@ -13,8 +15,12 @@ from exo_celery import queues
 from exo_celery import settings as configuration
 from exo_celery.errors import ExoError
 from exo_celery.node import agent, machine, serving
+from exo_celery.settings import Settings
+from exo_celery.store.client import TRANSIENT, connect
 
+log = logging.getLogger(__name__)
 EX_CONFIG = 78
+RETRY_SECONDS = 2.0
 SETTINGS = configuration.load()
 
 
@@ -24,7 +30,8 @@ class WorkerStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has n
     requires: ClassVar = {"celery.worker.components:Timer"}
 
     def create(self, worker: Any) -> Any:
-        """Build what the worker hosts and make it known to the tasks of this process."""
+        """Build what the worker hosts and make it known to the tasks of this process, once Redis is there."""
+        wait_for_redis(SETTINGS)
         if SETTINGS.serve_instance:
             hosted: Any = serving.Serving(SETTINGS, worker.app)
             serving.HERE[:] = [hosted]
@@ -44,6 +51,19 @@ class WorkerStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has n
     def stop(self, worker: Any) -> None:
         """End the threads and what they look after."""
         self.obj.stop()
+
+
+def wait_for_redis(settings: Settings) -> None:
+    """Wait as long as it takes, and say so: after a power cut all machines start at once."""
+    with connect(settings, retries=0) as redis:
+        while True:
+            try:
+                redis.ping()
+            except TRANSIENT as error:
+                log.warning("Redis does not answer, trying again (is EXO_REDIS_URL right?): %s", error)
+                time.sleep(RETRY_SECONDS)
+            else:
+                return
 
 
 def install(app: Celery) -> None:

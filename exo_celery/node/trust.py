@@ -8,10 +8,14 @@ from exo_celery.store import secrets
 from exo_celery.store.client import Redis
 
 
-def ring_key(settings: Settings, redis: Redis) -> bytes:
-    """Return the key that ranks prove to each other on their links."""
-    secret = settings.cluster_secret or secrets.shared(redis, settings.namespace)
-    return purpose_key(secret, "ring")
+def cluster_secret(settings: Settings, redis: Redis) -> str:
+    """Return the secret that was set, else the one that the nodes share through Redis."""
+    return settings.cluster_secret or secrets.shared(redis, settings.namespace)
+
+
+def proof(secret: str) -> str:
+    """Return what shows in a node's record whether two nodes have the same secret, and nothing more of it."""
+    return purpose_key(secret, "proof").hex()[:16]
 
 
 def purpose_key(secret: str, purpose: str) -> bytes:

@@ -13,7 +13,11 @@ class Node(Record):
     worker: str = ""
     boot_id: str = ""
     pid: int = 0
+    # Where others reach it: its own networks' addresses, the way to Redis first, and the port of its doorbell.
     addresses: tuple[str, ...] = ()
+    port: int = 0
+    links_at: float = 0.0
+    secret_proof: str = ""
     ram_total_bytes: int = 0
     ram_available_bytes: int | None = None
     disk_free_bytes: int = 0
@@ -23,6 +27,14 @@ class Node(Record):
     labels: tuple[str, ...] = ()
     models_dirs: tuple[str, ...] = ()
     seen_at: float = 0.0
+
+
+class LinkRecord(Record):
+    """How a node reaches a peer: the fastest of the peer's addresses, and when it last answered there."""
+
+    address: str
+    rtt_ms: float = Field(ge=0)
+    checked_at: float = 0.0
 
 
 class NodeView(Node):

@@ -12,7 +12,7 @@ from exo_celery.placement.place import Placement, place
 from exo_celery.placement.question import Question, ask
 from exo_celery.records.instance import Instance, InstanceStatus, PlacementRequest
 from exo_celery.records.node import NodeView
-from exo_celery.store import cards, client, downloads, instances, nodes
+from exo_celery.store import cards, client, downloads, instances, links, nodes
 from exo_celery.tasks.here import context
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,14 @@ def gather(cluster: Context, request: PlacementRequest, instance_id: str = "") -
     alive = [node for node in nodes.every(redis, ns) if node.alive]
     held = downloads.of_model(redis, ns, request.model, [node.id for node in alive])
     others = [one for one in instances.every(redis, ns) if one.id != instance_id]
-    return ask(card, request, alive, held, reserved_bytes=promised(others, alive))
+    return ask(card, request, alive, held, reach=reach(cluster, alive), reserved_bytes=promised(others, alive))
+
+
+def reach(cluster: Context, alive: list[NodeView]) -> dict[str, set[str]]:
+    """Return whom each node reaches by its own measurement; one that has not measured yet is taken at its word."""
+    everybody = {node.id for node in alive}
+    measured = links.every(cluster.redis, cluster.ns, [node.id for node in alive])
+    return {node.id: set(measured[node.id]) if node.links_at else everybody for node in alive}
 
 
 def promised(others: list[Instance], alive: list[NodeView]) -> dict[str, int]:
