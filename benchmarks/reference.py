@@ -1,7 +1,7 @@
-"""mlx-lm's own generate in one process, on the weights and the BLAS that a runner would use: what others are measured by.
+"""mlx-lm's own generate in one process, with the weights and the BLAS of a runner: what others are measured by.
 
-`python benchmarks/reference.py MODEL_DIR THREADS` reads JSON lines `{"prompt": [ids], "max_tokens": n}` and answers each
-with `{"tokens": [ids], "seconds": first to last token}`; before that it prints `{"weights_bytes": n}`.
+`python benchmarks/reference.py MODEL_DIR THREADS` reads JSON lines `{"prompt": [ids], "max_tokens": n}` and answers
+each with `{"tokens": [ids], "seconds": first to last token}`; before that it prints `{"weights_bytes": n}`.
 """
 
 import importlib

@@ -117,9 +117,13 @@ class Listener:
     def link(self) -> Link:
         """Wait for the previous rank, then close the port. The deadline is kept by whoever started the ring."""
         sock = self._found.get()
+        self.close()
+        return Link(tuned(sock))
+
+    def close(self) -> None:
+        """Close the port."""
         hang_up(self._sock)
         self._sock.close()
-        return Link(tuned(sock))
 
     def _accept(self) -> None:
         """Give each caller its own thread."""

@@ -2,9 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Literal
-
-from mlx_lm.tokenizer_utils import StreamingDetokenizer
+from typing import Literal, Protocol
 
 from exo_celery.records.job import Usage
 from exo_celery.runner.protocol import Delta, Event, Finished, Started
@@ -12,6 +10,20 @@ from exo_celery.runner.step import Sampling
 from exo_celery.runner.stops import StopScanner
 
 FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class Detokenizer(Protocol):
+    """What tokens are turned to text with: mlx-lm's streaming detokenizers."""
+
+    @property
+    def last_segment(self) -> str:
+        """The text that has become certain since it was last asked for."""
+
+    def add_token(self, token: int) -> None:
+        """Take a token."""
+
+    def finalize(self) -> None:
+        """Let everything be certain."""
 
 
 class Reply:
@@ -26,7 +38,7 @@ class Reply:
         max_tokens: int,
         stops: tuple[str, ...],
         end_tokens: frozenset[int],
-        detokenizer: StreamingDetokenizer,
+        detokenizer: Detokenizer,
         emit: Callable[[Event], None],
     ) -> None:
         self.id = request_id

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from mlx_lm.tokenizer_utils import StreamingDetokenizer, load
+from mlx_lm.tokenizer_utils import load
 
 from exo_celery.errors import ContextLengthError, InvalidRequestError, ModelFolderError, TemplateError
 from exo_celery.runner.protocol import GenerateRequest
+from exo_celery.runner.reply import Detokenizer
 
 # What foreign template code can raise on messages it was not made for.
 TEMPLATE_ERRORS = (
@@ -43,9 +44,9 @@ class Text:
         self.context_length = context_length
         self.end_tokens = frozenset(self._tokenizer.eos_token_ids)
 
-    def detokenizer(self) -> StreamingDetokenizer:
+    def detokenizer(self) -> Detokenizer:
         """Return a fresh streaming detokenizer."""
-        fresh: StreamingDetokenizer = self._tokenizer.detokenizer
+        fresh: Detokenizer = self._tokenizer.detokenizer
         return fresh
 
     def encode(self, request: GenerateRequest) -> tuple[int, ...]:

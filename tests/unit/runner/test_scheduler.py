@@ -1,0 +1,202 @@
+"""The scheduler against a ring that is played by the test: rows as the executor keeps them, tokens counted up."""
+
+from typing import Any
+
+import pytest
+
+from exo_celery.runner.protocol import Delta, Event, Finished, Started
+from exo_celery.runner.reply import Reply
+from exo_celery.runner.scheduler import FULL_CHUNK, LEAST_CHUNK, Scheduler
+from exo_celery.runner.step import Sampling, Step
+
+END = 0
+
+
+class Letters:
+    """A detokenizer in which every token is a letter."""
+
+    def __init__(self) -> None:
+        self.last_segment = ""
+
+    def add_token(self, token: int) -> None:
+        self.last_segment = chr(ord("a") + token % 26)
+
+    def finalize(self) -> None:
+        self.last_segment = ""
+
+
+class Play:
+    """Requests, the scheduler, and the rows of a ring that obeys it."""
+
+    def __init__(self, slots: int = 4) -> None:
+        self.scheduler = Scheduler(slots)
+        self.rows: list[int] = []
+        self.waiting: dict[int, int] = {}
+        self.heard: list[Event] = []
+        self.steps: list[Step] = []
+
+    def submit(self, name: str, prompt: int = 3, **options: Any) -> Reply:
+        reply = Reply(
+            name,
+            tuple(range(1, prompt + 1)),
+            Sampling(),
+            max_tokens=options.get("max_tokens", 5),
+            stops=options.get("stops", ()),
+            end_tokens=frozenset({END}),
+            detokenizer=Letters(),
+            emit=self.heard.append,
+        )
+        self.scheduler.submit(reply)
+        return reply
+
+    def step(self, token: int | None = None) -> Step:
+        """Run one step as the executors do; every row's next token is `token`, or 1."""
+        step = self.scheduler.next_step()
+        self.steps.append(step)
+        self.rows = [row for row in self.rows if row not in step.drop]
+        for row in step.drop:
+            self.waiting.pop(row, None)
+        assert len(step.tokens) == len(self.rows)
+        self.waiting |= {admission.row: len(admission.tokens) - 1 for admission in step.admit}
+        if step.prefill:
+            for row in step.prefill.rows:
+                self.waiting[row] -= min(step.prefill.count, self.waiting[row])
+        joined = [row for row, remaining in self.waiting.items() if remaining == 0]
+        for row in joined:
+            del self.waiting[row]
+        self.rows += joined
+        if self.rows:
+            self.scheduler.take(self.rows, [1 if token is None else token] * len(self.rows))
+        return step
+
+    def run(self) -> None:
+        while not self.scheduler.idle:
+            self.step()
+            assert len(self.steps) < 1000
+
+    def finished(self) -> dict[str, Finished]:
+        return {event.id: event for event in self.heard if isinstance(event, Finished)}
+
+
+def test_a_request_is_prefilled_decoded_and_dropped() -> None:
+    play = Play()
+    play.submit("a", prompt=3, max_tokens=2)
+    first, second, third = play.step(), play.step(), play.step()
+    assert [admission.tokens for admission in first.admit] == [(1, 2, 3)]
+    assert first.prefill is not None
+    assert (first.prefill.rows, first.prefill.count) == ((0,), 2)
+    assert second.tokens == (1,)
+    assert third == Step(drop=(0,))
+    assert play.scheduler.idle
+    assert [type(event) for event in play.heard] == [Started, Delta, Delta, Finished]
+    done = play.finished()["a"]
+    assert (done.finish_reason, done.text, done.usage.completion_tokens) == ("length", "bb", 2)
+
+
+def test_a_prompt_of_one_token_needs_no_prefill() -> None:
+    play = Play()
+    play.submit("a", prompt=1, max_tokens=1)
+    assert play.step().prefill is None
+    assert play.finished()["a"].usage.completion_tokens == 1
+
+
+def test_the_end_token_is_not_part_of_the_answer() -> None:
+    play = Play()
+    play.submit("a")
+    play.step()
+    play.step(END)
+    done = play.finished()["a"]
+    assert (done.finish_reason, done.text, done.usage.completion_tokens) == ("stop", "b", 1)
+
+
+def test_a_stop_string_is_cut_off() -> None:
+    play = Play()
+    play.submit("a", stops=("bc",), max_tokens=9)
+    for token in (1, 1, 2):
+        play.step(token)
+    assert (play.finished()["a"].finish_reason, play.finished()["a"].text) == ("stop", "b")
+
+
+def test_a_held_beginning_of_a_stop_is_said_at_the_end() -> None:
+    play = Play()
+    play.submit("a", stops=("bc",), max_tokens=2)
+    play.step(3)
+    play.step(1)
+    assert (play.finished()["a"].finish_reason, play.finished()["a"].text) == ("length", "db")
+
+
+def test_more_requests_than_slots_wait() -> None:
+    play = Play(slots=2)
+    for name in "abc":
+        play.submit(name, max_tokens=3)
+    play.step()
+    assert [event.id for event in play.heard if isinstance(event, Started)] == ["a", "b"]
+    play.run()
+    assert set(play.finished()) == {"a", "b", "c"}
+    assert max(len(step.tokens) for step in play.steps) == 2
+
+
+@pytest.mark.parametrize("when", [0, 1, 2, 3])
+def test_cancel_frees_the_slot_in_the_next_step(when: int) -> None:
+    play = Play(slots=1)
+    victim = play.submit("a", prompt=2 * FULL_CHUNK, max_tokens=50)
+    play.submit("b", prompt=1, max_tokens=1)
+    for _ in range(when):
+        play.step()
+    play.scheduler.cancel(victim)
+    play.scheduler.cancel(victim)
+    assert play.finished()["a"].finish_reason == "cancelled"
+    step = play.step()
+    assert step.drop == ((0,) if when else ())
+    assert len(step.admit) == 1
+    play.run()
+    assert play.rows == []
+    assert play.waiting == {}
+    assert play.finished()["b"].finish_reason == "length"
+
+
+def test_a_long_prompt_is_prefilled_in_chunks_that_are_small_beside_running_streams() -> None:
+    play = Play()
+    play.submit("a", prompt=2, max_tokens=100)
+    play.step()
+    play.submit("b", prompt=100, max_tokens=1)
+    counts = []
+    while "b" not in play.finished():
+        if chunk := play.step().prefill:
+            counts.append(chunk.count)
+    assert counts == [LEAST_CHUNK] * 3 + [99 - 3 * LEAST_CHUNK]
+    assert len(play.steps[-1].tokens) >= 1
+
+
+def test_chunks_follow_the_measured_speed() -> None:
+    play = Play()
+    play.submit("a", prompt=2, max_tokens=100)
+    play.step()
+    play.scheduler.note_prefill(100, 0.25)
+    play.submit("b", prompt=400)
+    chunk = play.step().prefill
+    assert chunk is not None
+    assert chunk.count == 100
+
+
+def test_short_prompts_are_prefilled_together_within_the_budget() -> None:
+    play = Play(slots=16)
+    for number in range(8):
+        play.submit(str(number), prompt=101 - number)
+    chunk = play.step().prefill
+    assert chunk is not None
+    assert (len(chunk.rows), chunk.count) == (5, 100)
+    assert chunk.size <= FULL_CHUNK
+
+
+def test_rows_keep_their_tokens_when_others_leave() -> None:
+    play = Play()
+    play.submit("a", prompt=1, max_tokens=1)
+    b = play.submit("b", prompt=1, max_tokens=9)
+    play.step(5)
+    assert play.step(6).tokens == (5,)
+    play.submit("c", prompt=1, max_tokens=9)
+    play.step(7)
+    assert play.step(8).tokens == (7, 7)
+    play.scheduler.cancel(b)
+    assert play.step(9).tokens == (8,)
