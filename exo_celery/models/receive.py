@@ -3,6 +3,7 @@
 import logging
 import os
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import Final
 
@@ -77,7 +78,7 @@ class Receiver:
         have = size_of(part) or 0
         # No O_APPEND: the source may begin at 0. O_NOFOLLOW: a link must not lead the bytes elsewhere.
         target = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        with os.fdopen(target, "r+b") as file, self.source.open(self.manifest, name, have, stop) as stream:
+        with os.fdopen(target, "r+b", buffering=0) as file, self.source.open(self.manifest, name, have, stop) as stream:
             if stream.start != have:
                 found, have = hasher(entry), 0
             file.truncate(have)
@@ -86,7 +87,7 @@ class Receiver:
                 have += len(chunk)
                 if have > entry.size:
                     raise WrongBytesError(f"{name}: more than the listed {entry.size} bytes arrive")
-                file.write(chunk)
+                write_all(file, chunk)
                 found.update(chunk)
                 self.ledger.put(name, have)
                 stop.check()
@@ -94,6 +95,13 @@ class Receiver:
         if have < entry.size:
             raise DownloadInterruptedError(f"{name}: the source ended after {have} of {entry.size} bytes")
         return found
+
+
+def write_all(file: RawIOBase, data: bytes) -> None:
+    """Hand all bytes to the system at once, so that none is lost with this process."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
 
 
 class Tries:

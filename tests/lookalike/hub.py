@@ -14,7 +14,6 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 LFS_FROM_BYTES = 2000  # larger files are listed with a sha256, smaller ones with git's blob id
-PIECE_BYTES = 1 << 16
 
 
 @dataclass
@@ -49,17 +48,22 @@ class Server(ThreadingHTTPServer):
 
 @dataclass
 class Hub:
-    """Models by id and folder; what was asked; what goes wrong next. `rate` is bytes per second and connection."""
+    """Models by id and folder; what was asked; what goes wrong next.
+
+    `rate` is bytes per second and connection, sent in pieces of `piece` bytes.
+    """
 
     models: dict[str, Path]
     token: str = ""
     rate: float = 0
+    piece: int = 1 << 16
+    port: int = 0
     seen: list[Seen] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         self.closing = threading.Event()
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = Server(("127.0.0.1", self.port), Handler)
         self.server.hub = self
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         return self
@@ -184,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
             source.seek(start)
             left = size - start if stop_after is None else min(stop_after, size - start)
             while left > 0 and not self.server.hub.closing.is_set():
-                piece = source.read(min(PIECE_BYTES, left))
+                piece = source.read(min(self.server.hub.piece, left))
                 self.wfile.write(bytes(len(piece)) if zeros else piece)
                 seen.sent += len(piece)
                 left -= len(piece)

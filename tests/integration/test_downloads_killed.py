@@ -1,0 +1,127 @@
+"""A download whose process is killed, or whose hub stumbles, ends whole by itself and fetches next to nothing twice."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lookalike import node_process
+from lookalike.checkpoints import write_model
+from lookalike.hub import Hub, drop, status
+from redis import Redis
+
+from exo_celery.records.download import Download, Wish
+from exo_celery.settings import Settings
+from exo_celery.store import client
+from exo_celery.store import downloads as store
+
+MODEL = "org/tiny"
+
+
+@contextmanager
+def running(settings: Settings, node: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a node's downloads in a process, and kill -9 it at the end."""
+    command = [sys.executable, node_process.__file__, settings.model_dump_json(), node]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "booted\n"
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+def until(what: Callable[[], object], seconds: float) -> bool:
+    """Wait for something; tell whether it came."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "original", layers=8, hidden=160, shards=8, vocab=400)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, redis_url: str, namespace: str) -> Settings:
+    return Settings(redis_url=redis_url, namespace=namespace, models_dirs=(tmp_path / "n1",), hf_home=tmp_path / "hf")
+
+
+def wish(redis: Redis, ns: str, node: str = "n1") -> None:
+    store.set_wish(redis, ns, node, MODEL, Wish(action="download", since=client.now(redis)))
+
+
+def test_killed_at_ten_points_nothing_is_fetched_twice(
+    tmp_path: Path, original: Path, settings: Settings, redis: Redis, namespace: str
+) -> None:
+    size = sum(path.stat().st_size for path in original.iterdir())
+    chance = random.Random(7)
+
+    def there() -> int:
+        return sum(path.stat().st_size for path in (tmp_path / "n1" / "org--tiny").glob("*.s*"))
+
+    def hash_says() -> Download | None:
+        return store.get(redis, namespace, "n1", MODEL)
+
+    with Hub({MODEL: original}, rate=size / 12, piece=4096) as hub:
+        asked = settings.model_copy(update={"hf_endpoint": hub.url})
+        wish(redis, namespace)
+        points = sorted(chance.uniform(0.02, 0.9) for _ in range(10))
+        for point in points:
+            with running(asked, "n1"):
+                booted = hash_says()
+                assert booted is not None
+                assert booted.downloaded_bytes >= 0.9 * min(there(), size * point) or there() < size * 0.02
+                assert until(lambda at=point: there() > size * at, 20), "it goes on by itself after each start"
+        with running(asked, "n1"):
+            assert until(lambda: (found := hash_says()) and found.status == "completed", 30)
+        sent = hub.sent_bytes()
+    copy = tmp_path / "n1" / "org--tiny"
+    assert all((copy / path.name).read_bytes() == path.read_bytes() for path in original.iterdir())
+    assert sent <= 1.1 * size
+
+
+def test_a_stumbling_hub_costs_no_traffic_twice(
+    tmp_path: Path, original: Path, settings: Settings, redis: Redis, namespace: str
+) -> None:
+    size = sum(path.stat().st_size for path in original.iterdir())
+    with Hub({MODEL: original}) as hub:
+        hub.when("00003-of", drop(after=50_000), times=5)
+        hub.when("00004-of", status(503, Retry_After="1"), times=2)
+        hub.when("00006-of", drop(after=0), times=3)
+        wish(redis, namespace)
+        with running(settings.model_copy(update={"hf_endpoint": hub.url}), "n1"):
+            assert until(lambda: (d := store.get(redis, namespace, "n1", MODEL)) and d.status == "completed", 30)
+        assert hub.sent_bytes() <= 1.1 * size
+    copy = tmp_path / "n1" / "org--tiny"
+    assert all((copy / path.name).read_bytes() == path.read_bytes() for path in original.iterdir())
+
+
+def test_a_hub_that_was_away_is_taken_up_again(
+    tmp_path: Path, original: Path, settings: Settings, redis: Redis, namespace: str
+) -> None:
+    size = sum(path.stat().st_size for path in original.iterdir())
+    wish(redis, namespace)
+
+    def found() -> Download:
+        return store.get(redis, namespace, "n1", MODEL) or Download(node="n1", model=MODEL)
+
+    with Hub({MODEL: original}, rate=size / 8, piece=4096) as hub:
+        port = hub.server.server_port
+        with running(settings.model_copy(update={"hf_endpoint": hub.url}), "n1"):
+            assert until(lambda: found().downloaded_bytes > 0.2 * size, 20)
+            hub.__exit__()
+            time.sleep(3)
+            assert found().status == "ongoing", "an outage is waited out"
+            with Hub({MODEL: original}, port=port) as again:
+                assert until(lambda: found().status == "completed", 30)
+                assert hub.sent_bytes() + again.sent_bytes() <= 1.1 * size
