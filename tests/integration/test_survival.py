@@ -74,12 +74,20 @@ def worker(live: Live, node: str) -> psutil.Process:
 
 def runners(live: Live, node: str) -> list[psutil.Process]:
     children = worker(live, node).children(recursive=True)
-    return [child for child in children if "exo_celery.runner.main" in child.cmdline()]
+    return [child for child in children if "exo_celery.runner.main" in command(child)]
 
 
 def serving(live: Live, node: str) -> psutil.Process:
     children = worker(live, node).children()
-    return next(child for child in children if any(part.startswith("serve-") for part in child.cmdline()))
+    return next(child for child in children if any(part.startswith("serve-") for part in command(child)))
+
+
+def command(process: psutil.Process) -> list[str]:
+    """Return a process's command line; none for one that has just ended."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 def restart(live: Live, node: str, how: signal.Signals) -> None:
