@@ -15,7 +15,7 @@ def answers(text: str) -> list[dict[str, Any]]:
     Never raises for what is in the text: a line that cannot be read is answered with `ok` false and an error that names
     line and field. Empty lines are skipped.
     """
-    lines = [(number, line) for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1) if line.strip()]
     if is_one_document(lines):
         return [answer("\n".join(line for _, line in lines), lines[0][0])]
     return [answer(line, number) for number, line in lines]
