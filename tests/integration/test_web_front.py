@@ -1,133 +1,27 @@
-"""The front as it is served: gunicorn, gevent, a real Redis, and a serving worker played by the store's own steps."""
+"""The front over the wire: a real Redis, and the openai client as the judge."""
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import openai
 import pytest
 from redis import Redis
+from stand.front import eventually, meanwhile, served
+from stand.worker import MODEL, Worker
 
-from exo_celery.records.instance import Instance, InstanceStatus, PlacementRequest, Rank
-from exo_celery.records.job import Job, JobState, Usage
-from exo_celery.records.model import ModelCard
-from exo_celery.records.node import Node
-from exo_celery.store import cards, instances, jobs, keys, nodes
-from exo_celery.store.jobs import Outcome
+from exo_celery.records.instance import InstanceStatus
+from exo_celery.records.job import JobState
+from exo_celery.store import instances
 
-ROOT = Path(__file__).parents[2]
-MODEL = "org/known"
-LISTENING = re.compile(r"Listening at: (http://\S+)")
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Capital of France?"}]}
-USAGE = Usage(prompt_tokens=3, completion_tokens=2, total_tokens=5)
 TOO_LONG = {"message": "9000 tokens", "type": "invalid_request_error", "param": "messages"}
-
-
-@contextmanager
-def served(**environ: str) -> Iterator[str]:
-    """Run the front on a free port and give its address."""
-    command = [sys.executable, "-m", "gunicorn", "-c", "worker_config/gunicorn.conf.py", "web:create_app()"]
-    env = os.environ | environ | {"EXO_WEB_PORT": "0"}
-    process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
-    assert process.stderr
-    try:
-        address = next(found[1] for line in process.stderr if (found := LISTENING.search(line)))
-        drain = threading.Thread(target=process.stderr.read, daemon=True)
-        drain.start()
-        yield address
-    finally:
-        process.terminate()
-        process.wait(20)
-        drain.join(5)
-        process.stderr.close()
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A ready instance of one model, and the steps by which its serving worker writes a job."""
-
-    redis: Redis
-    ns: str
-
-    def set_up(self) -> None:
-        cards.save(self.redis, self.ns, ModelCard(id=MODEL, storage_bytes=1000, n_layers=4, hidden_size=8))
-        nodes.heartbeat(self.redis, self.ns, Node(id="node-1", boot_id="boot"))
-        instances.save(self.redis, self.ns, self.instance())
-
-    def instance(self) -> Instance:
-        return Instance(
-            id="i1",
-            model=MODEL,
-            status=InstanceStatus.READY,
-            epoch=1,
-            request=PlacementRequest(model=MODEL),
-            ring=(Rank(node="node-1", rank=0, start_layer=0, end_layer=4),),
-            why="the only node",
-        )
-
-    def next_job(self) -> Job:
-        """Claim the next queued job as soon as there is one."""
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            for job_id in self.redis.zrange(keys.jobs(self.ns, JobState.QUEUED), 0, 0):
-                if job := jobs.claim(self.redis, self.ns, job_id, "i1", ["node-1"], uuid.uuid4().hex):
-                    return job
-            time.sleep(0.01)
-        raise AssertionError("no job was submitted")
-
-    def say(self, job: Job, *words: str, first: int = 1) -> None:
-        for number, word in enumerate(words, first):
-            assert jobs.append(self.redis, self.ns, job.id, job.attempt, number, word)
-
-    def finish(self, job: Job, text: str = "Paris") -> None:
-        done = Outcome(JobState.SUCCEEDED, text=text, finish_reason="stop", usage=USAGE)
-        assert jobs.finish(self.redis, self.ns, job.id, job.attempt, done)
-
-    def fail(self, job: Job, error: dict[str, Any]) -> None:
-        assert jobs.finish(self.redis, self.ns, job.id, job.attempt, Outcome(JobState.FAILED, error=error))
-
-    def state(self, job: Job) -> JobState:
-        return jobs.get(self.redis, self.ns, job.id).state
-
-
-@contextmanager
-def meanwhile(work: Callable[[], None]) -> Iterator[None]:
-    """Run the worker's part beside the client's, and let its failures be the test's."""
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join(20)
-        if failures:
-            raise failures[0]
-
-
-def eventually(true: Callable[[], bool], seconds: float = 5.0) -> bool:
-    until = time.monotonic() + seconds
-    while not (held := true()) and time.monotonic() < until:
-        time.sleep(0.02)
-    return held
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,172 @@
+"""What a person does on the pages, in a real browser. No page is ever loaded again to see a change."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, Response, expect
+from stand.worker import MODEL, Worker
+
+from exo_celery.records.download import Download, DownloadStatus
+from exo_celery.records.instance import InstanceStatus
+from exo_celery.records.job import JobState
+from exo_celery.store import downloads, instances
+
+CELL = f'[data-node="node-1"][data-model="{MODEL}"]'
+PATHS = ("/", "/models", "/instances", "/jobs")
+
+
+@pytest.fixture
+def loads(page: Page) -> list[str]:
+    """Pages that were loaded."""
+    seen: list[str] = []
+    page.on("response", lambda answer: seen.append(answer.url) if is_page(answer) else None)
+    return seen
+
+
+def is_page(answer: Response) -> bool:
+    return answer.request.resource_type == "document"
+
+
+def held(worker: Worker, **facts: object) -> Download:
+    one = Download.model_validate({"node": "node-1", "model": MODEL, "total_bytes": 1000} | facts)
+    downloads.write(worker.redis, worker.ns, one)
+    return one
+
+
+def test_a_cell_goes_from_half_to_done(page: Page, worker: Worker, loads: list[str]) -> None:
+    held(worker, downloaded_bytes=500)
+    page.goto("/models")
+    cell = page.locator(CELL)
+    expect(cell).to_contain_text("50 %")
+    expect(cell).to_have_attribute("data-state", "partial")
+    held(worker, status=DownloadStatus.ONGOING, downloaded_bytes=750, speed_bps=50.0, eta_seconds=5.0)
+    expect(cell).to_contain_text("75 %")
+    expect(cell).to_contain_text("50 bytes/s · 5 s left")
+    held(worker, status=DownloadStatus.COMPLETED, downloaded_bytes=1000)
+    expect(cell).to_contain_text("100 %")
+    expect(cell.locator("progress")).to_have_attribute("value", "100")
+    assert len(loads) == 1
+
+
+def test_a_failure_shows_its_reason_and_can_be_retried(page: Page, worker: Worker) -> None:
+    held(worker, status=DownloadStatus.FAILED, downloaded_bytes=10, error="403: accept the terms <b>first</b>")
+    page.goto("/models")
+    cell = page.locator(CELL)
+    expect(cell).to_contain_text("403: accept the terms <b>first</b>")
+    cell.get_by_role("button", name="Retry").click()
+    expect(page.locator("#notice")).to_contain_text(f"node-1 gets {MODEL}")
+    assert downloads.wishes(worker.redis, worker.ns, "node-1")[MODEL].action == "download"
+
+
+def test_a_model_nobody_has_stands_at_nothing(page: Page, worker: Worker) -> None:
+    page.goto("/models")
+    expect(page.locator(CELL)).to_contain_text("0 %")
+    expect(page.locator(CELL).get_by_role("button", name="Download")).to_be_visible()
+
+
+def test_placing_with_the_dialog(page: Page, worker: Worker, loads: list[str]) -> None:
+    old = instances.get(worker.redis, worker.ns, "i1")
+    instances.save(worker.redis, worker.ns, old.evolve(status=InstanceStatus.GONE))
+    page.goto("/instances")
+    expect(page.locator("#instances")).to_contain_text("No model is placed")
+    page.get_by_role("button", name="Place a model").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator("#why")).to_contain_text("It is the only ring found that can hold it")
+    expect(dialog).to_contain_text("0–3")
+    dialog.get_by_role("button", name="Place", exact=True).click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator("#notice")).to_contain_text("is being placed")
+    card = page.locator("[data-instance]")
+    expect(card).to_have_attribute("data-status", "placing")
+    (placed,) = instances.every(worker.redis, worker.ns)
+    ring = worker.instance().ring
+    instances.save(worker.redis, worker.ns, placed.evolve(ring=ring, why="because", status=InstanceStatus.LOADING))
+    expect(card).to_have_attribute("data-status", "loading")
+    expect(card).to_contain_text("because")
+    assert len(loads) == 1
+
+
+def test_the_dialog_tells_what_fits_nowhere(page: Page, worker: Worker) -> None:
+    page.goto("/instances")
+    page.get_by_role("button", name="Place a model").click()
+    expect(page.locator("#why")).to_be_visible()
+    page.get_by_label("At least, in nodes").fill("3")
+    page.get_by_label("At least, in nodes").press("Tab")
+    expect(page.locator("#refusal")).to_contain_text("at least 3 nodes")
+    expect(page.get_by_role("button", name="Place", exact=True)).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_unloading(page: Page, worker: Worker) -> None:
+    page.goto("/instances")
+    expect(page.locator("[data-rank]")).to_have_count(1)
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Unload").click()
+    expect(page.locator("#instances")).to_contain_text("No model is placed")
+
+
+def test_a_job_s_text_grows_and_it_is_cancelled(page: Page, worker: Worker, loads: list[str]) -> None:
+    page.goto("/jobs")
+    page.get_by_text("New job").click()
+    page.get_by_label("What do you want to know?").fill("Tell <b>me</b> a story")
+    page.get_by_role("button", name="Submit").click()
+    page.wait_for_url(re.compile("/jobs/job-"))
+    expect(page.locator(".talk")).to_contain_text("Tell <b>me</b> a story")
+    job = worker.next_job()
+    answer = page.locator("#answer")
+    worker.say(job, "Once ", "upon <i>a</i>\n")
+    expect(answer).to_have_text("Once upon <i>a</i>\n")
+    worker.say(job, " time", first=3)
+    expect(answer).to_have_text("Once upon <i>a</i>\n time")
+    assert answer.evaluate("it => it.textContent") == "Once upon <i>a</i>\n time"
+    expect(page.locator("#job .badge")).to_have_text("running")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#job .badge")).to_have_text("cancelled")
+    assert worker.state(job) is JobState.CANCELLED
+    expect(answer).to_have_text("Once upon <i>a</i>\n time")
+    assert len(loads) == 2
+
+
+def test_a_finished_job_shows_all_of_its_text(page: Page, worker: Worker) -> None:
+    page.goto("/jobs")
+    answer = page.request.post("/api/jobs", data={"model": MODEL, "prompt": "Once"})
+    job = worker.next_job()
+    worker.finish(job, "upon a time")
+    row = page.locator(f'[data-job="{answer.json()["id"]}"]')
+    expect(row).to_have_attribute("data-state", "succeeded")
+    expect(row).to_contain_text("upon a time")
+    row.get_by_role("link").click()
+    expect(page.locator("#answer")).to_have_text("upon a time")
+    page.goto("/jobs?state=failed")
+    expect(page.locator("#jobs")).to_contain_text("No failed job")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_page_has_nothing_inline(page: Page, worker: Worker, path: str) -> None:
+    answer = page.goto(path)
+    assert answer
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    inline = """() => [...document.querySelectorAll('*')].filter(it =>
+        (it.tagName === 'SCRIPT' && !it.src) || it.tagName === 'STYLE' ||
+        [...it.attributes].some(one => one.name === 'style' || one.name.startsWith('on'))).map(it => it.outerHTML)"""
+    assert page.evaluate(inline) == []
+    expect(page.locator("#strip")).to_contain_text("1/1 nodes online")
+
+
+def test_a_write_from_elsewhere_lacks_the_token(page: Page, worker: Worker) -> None:
+    page.goto("/jobs")
+    refused = page.request.post("/actions/unload", form={"id": "i1"})
+    assert refused.status == 403
+    assert instances.get(worker.redis, worker.ns, "i1").status is InstanceStatus.READY
+
+
+def test_one_stream_per_tab(page: Page, worker: Worker) -> None:
+    streams: list[str] = []
+    page.on("request", lambda request: streams.append(request.url) if "/live/" in request.url else None)
+    page.goto("/models")
+    expect(page.locator(CELL)).to_be_visible()
+    page.wait_for_timeout(3000)
+    assert len(streams) == 1
