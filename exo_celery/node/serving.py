@@ -17,6 +17,7 @@ from celery import Celery
 
 from exo_celery import client
 from exo_celery.errors import ExoError, RunnerError
+from exo_celery.records.instance import RankStatus
 from exo_celery.records.job import Job, JobState
 from exo_celery.runner.client import EngineClient
 from exo_celery.runner.protocol import Delta, Event, Finished, Refused
@@ -31,6 +32,7 @@ RENEW_SECONDS: Final = 1.0  # also how soon a cancel reaches a job that is not s
 CLAIM_PATIENCE_SECONDS: Final = 60
 FINISH_PATIENCE_SECONDS: Final = 120
 PAUSE_SECONDS: Final = 0.25
+LOOK_SECONDS: Final = 0.1
 
 
 class Serving:
@@ -46,14 +48,27 @@ class Serving:
         self.model = settings.serve_model or ""
         self.engine = EngineClient(settings.serve_socket)
         self.ring = [rank.node for rank in instances.get(self.redis, self.ns, self.instance).ring]
+        self.slots = settings.serve_slots
         self.held: dict[str, int] = {}
         self.lock = threading.Lock()
         self.stopping = threading.Event()
 
     def start(self) -> None:
-        """Renew leases, and end with the runner."""
+        """Wait for the ring; then renew leases, take jobs, and end with the runner."""
+        while not self.is_ready():
+            if self.engine.wait_gone(LOOK_SECONDS):
+                raise RunnerError("the runner ended before its ring was ready")
         threading.Thread(target=self.renew_leases, name="leases", daemon=True).start()
         threading.Thread(target=self.end_with_runner, name="runner-watch", daemon=True).start()
+
+    def is_ready(self) -> bool:
+        """Tell whether the first rank, and so the whole ring, has run its first step."""
+        instance = patiently(lambda: instances.get(self.redis, self.ns, self.instance), CLAIM_PATIENCE_SECONDS)
+        first = instance.ranks.get(0)
+        if first is None or first.epoch != instance.epoch or first.status is not RankStatus.READY:
+            return False
+        self.slots = first.slots
+        return True
 
     def stop(self) -> None:
         """Give all running jobs back to the queue."""

@@ -108,6 +108,7 @@ class Shards:
             self.say(shard, status=RankStatus.LOADING, address=self.addresses[0])
             with shard.lock:
                 shard.runner = RunnerProcess.start(spec, self.ring_key, lambda event: self.heard(shard, event))
+                self.serve(shard)
         except (RunnerError, OSError, ValueError) as error:
             self.fail(shard, str(error))
 
@@ -155,7 +156,6 @@ class Shards:
                 self.say(shard, status=RankStatus.LOADED, port=port, weights_bytes=weights_bytes)
                 self.hint(shard.instance)
             case Ready(slots=slots):
-                self.serve(shard, slots)
                 self.say(shard, status=RankStatus.READY, slots=slots)
                 self.hint(shard.instance)
             case Failed(message=message):
@@ -163,10 +163,11 @@ class Shards:
             case Exited(returncode=returncode):
                 self.fail(shard, f"its runner ended with exit code {returncode}")
 
-    def serve(self, shard: Shard, slots: int) -> None:
-        """Start the serving worker beside a first rank."""
+    def serve(self, shard: Shard) -> None:
+        """Start the serving worker beside a first rank; it waits for the ring, so that its start costs nobody time."""
         with shard.lock:
             if shard.rank.rank == 0 and shard.runner and self.held.get(shard.instance) is shard:
+                slots = self.settings.serve_slots
                 shard.serving = ServingProcess.start(shard.instance, shard.model, shard.runner.socket_path, slots)
 
     def say(self, shard: Shard, **changes: Any) -> None:
@@ -232,9 +233,10 @@ class Shards:
 
     def keep_serving(self, shard: Shard) -> None:
         """Start the serving worker again where it has died though its runner lives."""
-        if shard.serving and shard.serving.returncode is not None and shard.state.status is RankStatus.READY:
-            log.warning("the serving worker of %s ended (%s), starting it again", shard.instance, shard.serving)
-            self.serve(shard, shard.state.slots)
+        ended = shard.serving.returncode if shard.serving else None
+        if ended is not None and shard.state.status is not RankStatus.FAILED:
+            log.warning("the serving worker of %s ended with exit code %d: starting it again", shard.instance, ended)
+            self.serve(shard)
 
     def pids(self) -> list[int]:
         """Return the process ids of the runners, whose memory counts as this node's."""

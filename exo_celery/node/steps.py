@@ -47,6 +47,9 @@ class WorkerStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has n
         except ExoError as error:
             click.echo(f"{worker.hostname}: {error}", err=True)
             raise SystemExit(EX_CONFIG) from error
+        if isinstance(self.obj, serving.Serving):
+            # The engine may have fewer slots than we have threads; a message is taken only for a free slot.
+            worker.max_concurrency = self.obj.slots
 
     def stop(self, worker: Any) -> None:
         """End the threads and what they look after."""
