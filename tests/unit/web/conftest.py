@@ -16,6 +16,7 @@ from exo_celery.records.model import AddModel, ModelCard
 from exo_celery.records.node import NodeView
 from exo_celery.settings import Settings
 from web import create_app
+from web.errors import OUTAGES
 
 MODEL = "org/known"
 CARD = ModelCard(id=MODEL, storage_bytes=1000, n_layers=10, hidden_size=64, created_at=12.5)
@@ -30,6 +31,7 @@ PLACED: dict[str, Any] = {
     "ring": [RANK],
     "why": "only ring",
     "error": "",
+    "created_at": 1700000000.0,
 }
 ANSWER = [
     TokenEvent(id="1-1", kind="attempt"),
@@ -55,12 +57,15 @@ class FakeCluster:
         self.state = "ready"
         self.placed = [dict(PLACED)]
         self.fits = True
+        self.away = False
         self.ready: tuple[bool, list[str]] = (True, [])
 
     def nodes(self, c: Any) -> list[NodeView]:
         return [NodeView(id="node-1", alive=True, ram_total_bytes=8, ram_available_bytes=4)]
 
     def downloads(self, c: Any) -> list[Download]:
+        if self.away:
+            raise OUTAGES[0]("redis://secret-host:1 refused")
         done = {"status": DownloadStatus.COMPLETED, "downloaded_bytes": 1000, "total_bytes": 1000}
         return [Download(node="node-1", model=MODEL, **done)]
 
@@ -122,7 +127,7 @@ class FakeCluster:
         done = {"state": JobState.SUCCEEDED, "text": "Paris", "finish_reason": "stop", "usage": USAGE}
         return Job(id="j1", model=MODEL, request=request, attempt=1, created_at=1700000000.25, **done)
 
-    def jobs(self, c: Any, state: Any, limit: int, cursor: Any) -> tuple[list[Job], str | None]:
+    def jobs(self, c: Any, state: Any, limit: int, cursor: Any = None) -> tuple[list[Job], str | None]:
         self.listed = SimpleNamespace(state=state, limit=limit, cursor=cursor)
         return [self.job(c, "j1")], "cursor-2"
 
@@ -136,6 +141,12 @@ class FakeCluster:
 
     def readiness(self, c: Any) -> tuple[bool, list[str]]:
         return self.ready
+
+    def job_counts(self, c: Any) -> dict[JobState, int]:
+        return dict.fromkeys(JobState, 0) | {JobState.SUCCEEDED: 1}
+
+    def clock(self, c: Any) -> float:
+        return 1700000060.0
 
     def serving_state(self, c: Any, model: str) -> str:
         return self.state
