@@ -15,7 +15,11 @@ from exo_celery import cluster
 from exo_celery.errors import ConfigurationError, ExoError, ModelLoadingError, UnavailableError
 from exo_celery.local import show
 from exo_celery.local.demo import demo as run_demo
+from exo_celery.local.join import Invitation
+from exo_celery.local.join import invite as invite_node
+from exo_celery.local.join import join as join_cluster
 from exo_celery.local.layout import CELERY, gunicorn
+from exo_celery.local.redis_server import LOOPBACK
 from exo_celery.local.up import Wanted
 from exo_celery.local.up import up as run_up
 from exo_celery.placement.snapshot import answers
@@ -56,10 +60,11 @@ def main() -> None:
 @click.option("--no-demo", is_flag=True, help="Start without the demo model.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the web, 0 for any; else a free one.")
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Where everything is kept.")
-def up(nodes: int, no_demo: bool, port: int | None, data_dir: Path | None) -> None:
+@click.option("--host", default=LOOPBACK, help="This machine's address in the network, for other machines to join.")
+def up(nodes: int, no_demo: bool, port: int | None, data_dir: Path | None, host: str) -> None:
     """Run a whole cluster on this machine until Ctrl-C."""
     folder = (data_dir or load().data_dir / "up").absolute()
-    wanted = Wanted(folder, nodes, port, not no_demo)
+    wanted = Wanted(folder, nodes, port, not no_demo, host)
     ended_by = run_up(wanted, os.environ, partial(click.echo, err=True), lambda url: click.echo(f"ready {url}"))
     sys.exit(INTERRUPTED if ended_by is signal.SIGINT else 0)
 
@@ -82,6 +87,28 @@ def demo(data_dir: Path) -> None:
 def node(arguments: Sequence[str]) -> None:
     """Run this machine's node worker; what follows goes to `celery worker`."""
     become(*CELERY, "worker", "-l", "INFO", *arguments)
+
+
+@main.command()
+def invite() -> None:
+    """Print the command that makes another machine a node of this cluster."""
+    click.echo(invite_node(load()))
+
+
+@main.command()
+@click.argument("redis_url")
+@click.option("--namespace", default="exo", show_default=True, help="The cluster's namespace.")
+@click.option("--code", help="The one-time code that `exo-celery invite` printed.")
+@click.option("--secret-file", type=click.Path(path_type=Path), help="The cluster's secret, copied from a node.")
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Where this node keeps its things.")
+def join(redis_url: str, namespace: str, code: str | None, secret_file: Path | None, data_dir: Path | None) -> None:
+    """Make this machine a node of the cluster at REDIS_URL and run it until Ctrl-C.
+
+    Run it again, without the code, to start the node again.
+    """
+    invitation = Invitation(redis_url, namespace, code, secret_file, data_dir)
+    os.environ.update(join_cluster(invitation, os.environ))
+    become(*CELERY, "worker", "-l", "INFO")
 
 
 @main.command()

@@ -21,6 +21,7 @@ from exo_celery.store.client import TRANSIENT, connect
 
 NAMES: Final = ("redis-server", "valkey-server")
 OLDEST: Final = (7, 0)
+LOOPBACK: Final = "127.0.0.1"
 READY_SECONDS: Final = 30.0
 POLL_SECONDS: Final = 0.02
 
@@ -32,11 +33,12 @@ class RedisServer:
     argv: tuple[str, ...]
     port: int
     password: str
+    host: str = LOOPBACK
 
     @property
     def url(self) -> str:
         """The server's address, password included: show it to nobody."""
-        return f"redis://default:{self.password}@127.0.0.1:{self.port}/0"
+        return f"redis://default:{self.password}@{self.host}:{self.port}/0"
 
 
 def find_binary() -> Path:
@@ -71,15 +73,16 @@ def version(binary: Path) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def prepare(directory: Path, binary: Path | None = None) -> RedisServer:
-    """Write a server's configuration (0600, its folder 0700) and return how to start it on a free port."""
+def prepare(directory: Path, binary: Path | None = None, host: str = LOOPBACK) -> RedisServer:
+    """Write a server's configuration (0600, its folder 0700) and return how to start it.
+
+    On loopback it gets a free port and a new password each time; at an address of the network it keeps those that
+    other machines were told.
+    """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    server = RedisServer(
-        argv=(str(binary or find_binary()), str(directory / "redis.conf")),
-        port=free_port(),
-        password=secrets.token_urlsafe(24),
-    )
     path = directory / "redis.conf"
+    port, password = (told(path) if host != LOOPBACK else None) or (free_port(), secrets.token_urlsafe(24))
+    server = RedisServer(argv=(str(binary or find_binary()), str(path)), port=port, password=password, host=host)
     path.unlink(missing_ok=True)
     path.touch(mode=0o600)
     path.write_text(configuration(server, directory))
@@ -90,10 +93,18 @@ def configuration(server: RedisServer, directory: Path) -> str:
     """Return the server's configuration: nothing is evicted, and at most a second is lost with the power."""
     folder = str(directory.resolve()).replace("\\", "\\\\").replace('"', '\\"')
     return (
-        f"bind 127.0.0.1\nport {server.port}\nrequirepass {server.password}\n"
+        f"bind {' '.join(dict.fromkeys((LOOPBACK, server.host)))}\nport {server.port}\nrequirepass {server.password}\n"
         f'dir "{folder}"\nappendonly yes\nappendfsync everysec\nsave ""\n'
         "maxmemory-policy noeviction\ndaemonize no\n"
     )
+
+
+def told(path: Path) -> tuple[int, str] | None:
+    """Return the port and the password of an earlier configuration, None where there is none."""
+    if not path.exists():
+        return None
+    lines = dict(line.split(" ", 1) for line in path.read_text().splitlines() if " " in line)
+    return int(lines["port"]), lines["requirepass"]
 
 
 def free_port() -> int:

@@ -13,6 +13,7 @@ from typing import Final
 
 from exo_celery.errors import ConflictError
 from exo_celery.local import redis_server, show
+from exo_celery.local.join import invite
 from exo_celery.local.layout import Layout, private
 from exo_celery.local.seed import seed
 from exo_celery.local.supervisor import Supervisor, up_file
@@ -25,12 +26,16 @@ PORTS_TRIED: Final = 100
 
 @dataclass(frozen=True)
 class Wanted:
-    """The options of `up`. `port` None takes the first free one from the setting on, 0 any."""
+    """The options of `up`. `port` None takes the first free one from the setting on, 0 any.
+
+    `host` is the address of this machine at which other machines reach the embedded server and the nodes.
+    """
 
     data_dir: Path
     nodes: int = 3
     port: int | None = None
     demo_model: bool = True
+    host: str = redis_server.LOOPBACK
 
 
 def up(
@@ -49,7 +54,8 @@ def up(
     lock = lock_file(wanted.data_dir)
     settings = load(environ)
     port = web_port(wanted.port, settings.web_port)
-    server = None if environ.get("EXO_REDIS_URL") else redis_server.prepare(wanted.data_dir / "redis")
+    folder = wanted.data_dir / "redis"
+    server = None if environ.get("EXO_REDIS_URL") else redis_server.prepare(folder, host=wanted.host)
     layout = Layout(
         data_dir=wanted.data_dir,
         redis_url=server.url if server else settings.redis_url,
@@ -60,8 +66,14 @@ def up(
     )
     if wanted.demo_model:
         layout = with_demo_model(layout, settings)
+
+    def works(url: str) -> None:
+        ready(url)
+        if server and server.host != redis_server.LOOPBACK:
+            say(f"other machines join with: {invite(load(layout.environ(environ)))}")
+
     try:
-        return Supervisor(layout, server, environ, say).run(ready)
+        return Supervisor(layout, server, environ, say).run(works)
     finally:
         os.close(lock)
 

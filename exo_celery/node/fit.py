@@ -32,13 +32,28 @@ def check(settings: Settings, redis: Redis, secret_proof: str) -> None:
             check_versions(other, machine.versions())
 
 
+def where(redis_url: str) -> str:
+    """Return how to speak of a Redis, without its password."""
+    parts = urlsplit(redis_url)
+    return f"Redis at {parts.hostname or parts.path}" + (f" port {parts.port}" if parts.port else "")
+
+
 def check_password(redis_url: str) -> None:
     """Refuse a Redis on the network that anybody may write to."""
     parts = urlsplit(redis_url)
     if not parts.password and not is_loopback(way_to_redis(redis_url)):
         raise ConfigurationError(
-            f"Redis at {parts.hostname} has no password, and whoever reaches it can run tasks on every node: set "
+            f"{where(redis_url)} has no password, and whoever reaches it can run tasks on every node: set "
             "`requirepass` there and put the password into EXO_REDIS_URL (redis://default:PASSWORD@HOST:PORT/0)"
+        )
+
+
+def check_reachable(redis_url: str) -> None:
+    """Refuse to invite to a Redis that only this machine reaches."""
+    if is_loopback(way_to_redis(redis_url)):
+        raise ConfigurationError(
+            "Redis is on loopback, so no other machine reaches it: bind it to this machine's address in the network, "
+            "with a password, and put that into EXO_REDIS_URL, or start with `exo-celery up --host ADDRESS`"
         )
 
 

@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from redis import BusyLoadingError, ConnectionError, Redis, RedisError, TimeoutError
+from redis import AuthenticationError, BusyLoadingError, ConnectionError, Redis, RedisError, TimeoutError
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from exo_celery.settings import Settings
 
 # Other rooms name the client and its errors, but know nothing of the package behind them.
-__all__ = ["TRANSIENT", "Redis", "RedisError", "connect", "now", "uptime_seconds"]
+__all__ = ["TRANSIENT", "AuthenticationError", "Redis", "RedisError", "connect", "now", "uptime_seconds"]
 
 # Errors after which the same command may simply be sent again: every script of ours is idempotent.
 TRANSIENT: Final = (ConnectionError, TimeoutError, BusyLoadingError)

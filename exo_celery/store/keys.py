@@ -9,8 +9,10 @@ LEASE: Final = 15  # a running job's lease; renewed at a third of it
 GRACE: Final = 20  # after an outage of Redis nothing is declared lost for one node life
 TAIL_SLACK: Final = 10  # a queued job's message is lost when the next to be popped is this much younger
 ATTEMPTS: Final = 5  # runs of one job before it fails for good
+FETCHING_TTL: Final = 15  # a node that fetches a file for all renews its claim with the bytes that arrive
 TOKENS_TTL: Final = 3600  # token streams after a job's end
 JOB_TTL: Final = 30 * 86400
+INVITATION_TTL: Final = 15 * 60
 EVENTS_LENGTH: Final = 2000
 
 
@@ -42,6 +44,11 @@ def downloads(ns: str, node_id: str) -> str:
 def wanted(ns: str, node_id: str) -> str:
     """Hash: model → what is wanted of it on that node."""
     return f"{ns}:wanted:{node_id}"
+
+
+def fetching(ns: str, model: str, file: str) -> str:
+    """String with a TTL: the node that fetches this file from the hub, for all."""
+    return f"{ns}:fetching:{model}:{file}"
 
 
 def links(ns: str, node_id: str) -> str:
@@ -97,6 +104,11 @@ def tokens(ns: str, job_id: str) -> str:
 def tick(ns: str, name: str) -> str:
     """String with a TTL a little below the period: who ran the last tick."""
     return f"{ns}:tick:{name}"
+
+
+def invitation(ns: str, name: str) -> str:
+    """String with a TTL: a sealed cluster secret that waits for a newcomer."""
+    return f"{ns}:invitation:{name}"
 
 
 def secret(ns: str) -> str:
