@@ -150,13 +150,12 @@ class Agent:
                 return
 
     def report(self) -> list[Download]:
-        """Write the download hashes of this node from its disk, and cards for whole models nobody knew."""
-        found = self.downloads.report()
+        """Write cards for whole models nobody knew, then the download hashes: what is completed can be placed."""
         known = cards.ids(self.redis, self.ns)
-        for download in found:
+        for download in self.downloads.on_disk():
             if download.status is DownloadStatus.COMPLETED and download.model not in known:
                 self.introduce(download)
-        return found
+        return self.downloads.report()
 
     def introduce(self, download: Download) -> None:
         """Write the card of a model that was found on this disk."""

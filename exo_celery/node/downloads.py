@@ -7,7 +7,7 @@ models are fetched at once; whatever may pass is tried again, later each time, u
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from exo_celery.errors import ConflictError
@@ -48,6 +48,11 @@ class Downloads:
         self.stopping = threading.Event()
         self.minder: threading.Thread | None = None
 
+    def on_disk(self) -> Sequence[Download]:
+        """Return what the disks hold, except of the models that are being downloaded."""
+        with self.lock:
+            return survey(self.settings, self.node_id, self.cache, skip=self.transfers)
+
     def report(self) -> list[Download]:
         """Write the hash of every model on this node, from its disks and running downloads, and return them.
 
@@ -55,7 +60,7 @@ class Downloads:
             RedisError: Redis does not answer.
         """
         with self.lock:
-            found = survey(self.settings, self.node_id, self.cache, skip=self.transfers)
+            found = self.on_disk()
             running = [transfer.standing() for transfer in self.transfers.values()]
             told = [self.with_reason(one) for one in found] + running
             written = store.replace_report(self.redis, self.ns, self.node_id, told)
