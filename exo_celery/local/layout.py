@@ -14,7 +14,6 @@ from exo_celery.local.child import Spec
 
 # What each process is told by us; whatever its starter was told of it is not for it.
 OURS: Final = {
-    "EXO_CLUSTER_SECRET_FILE",
     "EXO_DATA_DIR",
     "EXO_MEMORY_LIMIT",
     "EXO_MODELS_DIRS",
@@ -61,7 +60,8 @@ class Layout:
         """Return the settings that all processes share."""
         env = {name: text for name, text in inherited.items() if name not in OURS and not name.startswith("CELERY_")}
         env |= {"EXO_REDIS_URL": self.redis_url, "EXO_DATA_DIR": str(self.data_dir), "PYTHONUNBUFFERED": "1"}
-        env["EXO_CLUSTER_SECRET_FILE"] = str(cluster_secret_file(self.data_dir))
+        if not (env.get("EXO_CLUSTER_SECRET") or env.get("EXO_CLUSTER_SECRET_FILE")):
+            env["EXO_CLUSTER_SECRET_FILE"] = str(cluster_secret_file(self.data_dir))
         if self.source_dirs:
             env["EXO_SOURCE_DIRS"] = os.pathsep.join(str(folder) for folder in self.source_dirs)
         return env

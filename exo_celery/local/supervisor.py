@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from exo_celery.errors import UnavailableError
+from exo_celery.errors import ConfigurationError, UnavailableError
 from exo_celery.local.child import AT_ONCE, Child, Spec
 from exo_celery.local.layout import Layout, private
 from exo_celery.local.readiness import Readiness
@@ -22,6 +22,7 @@ from exo_celery.local.redis_server import RedisServer, wait_until_answers
 LOOK_SECONDS: Final = 0.1
 GRACE_SECONDS: Final = 10.0  # a worker stops its runners and tells Redis that it leaves
 REDIS: Final = "redis"
+EX_CONFIG: Final = 78  # a child that ends so would end so again
 
 Say = Callable[[str], None]
 
@@ -45,6 +46,7 @@ class Supervisor:
 
         Raises:
             UnavailableError: a child keeps ending before the cluster was ready; the message shows its last words.
+            ConfigurationError: a child may not run as it is set up.
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self.end)
@@ -86,11 +88,14 @@ class Supervisor:
             time.sleep(LOOK_SECONDS)
 
     def look_after(self, child: Child) -> None:
-        """Start a child again that has ended."""
+        """Start a child again that has ended; before the cluster was ready, give up where that cannot help."""
+        ended_with = child.process.poll()
+        if self.readiness and ended_with == EX_CONFIG:
+            raise ConfigurationError(f"{child.spec.name} may not run:\n{child.tail()}")
         if not child.restart_if_due():
             return
         self.tell()
-        self.say(f"{child.spec.name} ended and was started again as pid {child.pid}; its last lines:\n{child.tail()}")
+        self.say(f"{child.spec.name} ended ({ended_with}) and was started again; its last lines:\n{child.tail()}")
         if self.readiness and child.restarts > AT_ONCE:
             raise UnavailableError(f"{child.spec.name} does not stay up; its last lines:\n{child.tail()}")
 

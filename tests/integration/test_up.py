@@ -167,6 +167,15 @@ def test_no_server_where_it_should_be_is_69(tmp_path: Path) -> None:
     assert "EXO_REDIS_URL" in ended.stderr
 
 
+def test_a_node_id_that_lives_already_is_78_and_said(cluster: Cluster, tmp_path: Path) -> None:
+    env = os.environ | {"EXO_REDIS_URL": cluster.told()["redis_url"]}
+    env["EXO_CLUSTER_SECRET_FILE"] = str(cluster.data_dir / "cluster_secret")
+    argv = [UP, "up", "--data-dir", str(tmp_path), "--port", "0", "--no-demo", "--nodes", "1"]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=env)
+    assert ended.returncode == 78
+    assert "node id 'node-1' is taken by a live worker" in ended.stderr
+
+
 def wait_until_gone(family: list[psutil.Process]) -> None:
     """Wait until none of these processes runs."""
     _, left = psutil.wait_procs(family, timeout=20)

@@ -61,6 +61,13 @@ def test_all_share_a_secret_that_is_made_once(layout: Layout) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_a_secret_that_was_given_is_kept(layout: Layout, tmp_path: Path) -> None:
+    (tmp_path / "given").write_text("given")
+    for told in ({"EXO_CLUSTER_SECRET": "given"}, {"EXO_CLUSTER_SECRET_FILE": str(tmp_path / "given")}):
+        assert load(layout.node("node-1", told).env).cluster_secret == "given"
+    assert not (layout.data_dir / "cluster_secret").exists()
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "cache" / "org--name"
