@@ -45,6 +45,8 @@ class Settings(BaseModel):
     models_read_only_dirs: tuple[Path, ...] = ()
     source_dirs: tuple[Path, ...] = ()
     offline: bool = False
+    download_limit: int | None = None
+    upload_limit: int | None = None
     memory_limit: int | None = None
     cluster_secret: str | None = None
     api_key: str | None = None
@@ -93,6 +95,8 @@ def parse_words(text: str) -> tuple[str, ...]:
 
 PARSERS: Final = {
     "memory_limit": parse_bytes,
+    "download_limit": parse_bytes,
+    "upload_limit": parse_bytes,
     "models_dirs": parse_paths,
     "models_read_only_dirs": parse_paths,
     "source_dirs": parse_paths,

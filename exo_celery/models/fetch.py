@@ -4,6 +4,7 @@ Bytes gather in `.partial` files and are continued whoever left them; a file tak
 right. Interrupted, cancelled or killed, nothing that is right is fetched twice.
 """
 
+import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -19,6 +20,7 @@ from exo_celery.models.disk import size_of
 from exo_celery.models.folders import INDEX, LOCK, PARTIAL, checked_name, folder_name, is_tokenizer, is_weights, partial
 from exo_celery.models.manifest import FileEntry, Manifest, read_manifest, write_manifest
 from exo_celery.models.progress import Ledger, Progress
+from exo_celery.models.rate import Rate
 from exo_celery.models.receive import Receiver
 from exo_celery.models.sources import Source
 from exo_celery.models.stop import Stop
@@ -35,8 +37,9 @@ def fetch(
     stop: Stop,
     *,
     revision: str = "",
+    rate: Rate | None = None,
 ) -> Path:
-    """Make the model complete in one of the directories, and return its folder.
+    """Make the model complete in one of the directories, and return its folder; no faster than `rate` allows.
 
     `progress` is called often, from several threads but one at a time; its sum falls only when wrong bytes are dropped.
 
@@ -52,7 +55,7 @@ def fetch(
         with locked(folder, model):
             ledger = Ledger(manifest, progress)
             prepare(folder, manifest, ledger, stop)
-            receive_all(Receiver(folder, manifest, source, ledger), stop)
+            receive_all(Receiver(folder, manifest, source, ledger, rate or Rate(0)), stop)
             tidy(folder, manifest)
     except OSError as error:
         raise DownloadError(f"{model} cannot be brought here: {error}") from error
@@ -174,9 +177,10 @@ def is_right(path: Path, entry: FileEntry, stop: Stop) -> bool:
 
 
 def receive_all(receiver: Receiver, stop: Stop) -> None:
-    """Receive every file that is not in place, small ones first; the first error ends them all."""
+    """Receive every file that is not in place; the first error ends them all."""
     ended = Stop()
-    names = sorted(receiver.manifest.files, key=lambda name: receiver.manifest.files[name].size)
+    # The weights by chance, so that nodes that begin together begin with different ones and then swap.
+    names = sorted(receiver.manifest.files, key=lambda name: (is_weights(name), random.random()))
     with stop.calling(ended.set), ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="fetch") as pool:
         running = [pool.submit(receiver.receive, name, ended) for name in names]
         done, waiting = wait(running, return_when=FIRST_EXCEPTION)

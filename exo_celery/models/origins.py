@@ -7,10 +7,14 @@ from exo_celery.models.sources import FolderSource, Source
 from exo_celery.settings import Settings
 
 
-def sources_of(settings: Settings) -> list[Source]:
-    """Return the sources of a node, the nearest first. Offline there is no hub among them, so nobody can ask it."""
-    folders: list[Source] = [FolderSource(directory) for directory in settings.source_dirs]
-    return folders if settings.offline else [*folders, HubSource(settings.hf_endpoint, hub_token(settings))]
+def folder_sources(settings: Settings) -> list[Source]:
+    """Return the folders that a node may copy models from."""
+    return [FolderSource(directory) for directory in settings.source_dirs]
+
+
+def hub_source(settings: Settings) -> HubSource | None:
+    """Return the hub; offline there is none, so nobody can ask it."""
+    return None if settings.offline else HubSource(settings.hf_endpoint, hub_token(settings))
 
 
 def hub_token(settings: Settings) -> str | None:

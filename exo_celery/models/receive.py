@@ -13,6 +13,7 @@ from exo_celery.models.disk import size_of
 from exo_celery.models.folders import partial
 from exo_celery.models.manifest import FileEntry, Manifest
 from exo_celery.models.progress import Ledger
+from exo_celery.models.rate import Rate
 from exo_celery.models.sources import Source, WrongBytesError
 from exo_celery.models.stop import Stop
 
@@ -30,6 +31,7 @@ class Receiver:
     manifest: Manifest
     source: Source
     ledger: Ledger
+    rate: Rate
 
     def receive(self, name: str, stop: Stop) -> None:
         """Bring one file into its place, unless it is there.
@@ -90,6 +92,8 @@ class Receiver:
                 write_all(file, chunk)
                 found.update(chunk)
                 self.ledger.put(name, have)
+                if pause := self.rate.wait_seconds(len(chunk)):
+                    stop.wait(pause)
                 stop.check()
         stop.check()
         if have < entry.size:

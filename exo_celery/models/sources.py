@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from exo_celery.errors import DownloadError, DownloadInterruptedError
-from exo_celery.models.digests import CHUNK_BYTES, digest
+from exo_celery.models.digests import CHUNK_BYTES
 from exo_celery.models.disk import scan
-from exo_celery.models.folders import folder_name, is_wanted
-from exo_celery.models.manifest import FileEntry, Manifest, read_manifest
+from exo_celery.models.folders import folder_name
+from exo_celery.models.listing import Lister
+from exo_celery.models.manifest import Manifest
 from exo_celery.models.stop import Stop
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class FolderSource:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.label = f"folder {directory}"
-        self._digests: dict[tuple[Path, int, int], str] = {}
+        self._lister = Lister()
 
     def offers(self, model: str) -> bool:
         """Whether the folder holds the whole model."""
@@ -70,30 +71,11 @@ class FolderSource:
             return False
 
     def manifest(self, model: str, revision: str, stop: Stop) -> Manifest:
-        """List the files; one whose digest no manifest tells is hashed, once."""
-        folder = self.directory / folder_name(model)
-        disk = scan(folder)
-        if not disk.complete or (revision and revision != disk.revision):
-            found = (
-                f"revision {disk.revision or 'unknown'}" if disk.complete else "; ".join(disk.problems) or "not there"
-            )
-            raise DownloadError(f"{model} {revision} was to be copied from {folder}, found: {found}")
-        known = read_manifest(folder)
-        paths = sorted(path for path in folder.iterdir() if is_wanted(path.name) and path.is_file())
-        files = {path.name: self.entry(path, known, stop) for path in paths}
-        return Manifest(model=model, source=str(folder), revision=disk.revision, files=files)
-
-    def entry(self, path: Path, known: Manifest | None, stop: Stop) -> FileEntry:
-        """Return a file's length and digest."""
-        stat = path.stat()
-        listed = known.files.get(path.name) if known else None
-        # Only weights keep the digest they were listed with: a config may have been edited since.
-        if listed and listed.size == stat.st_size and listed.sha256 and path.suffix == ".safetensors":
-            return listed
-        key = (path, stat.st_size, stat.st_mtime_ns)
-        if key not in self._digests:
-            self._digests[key] = digest(path, FileEntry(size=stat.st_size), stop)
-        return FileEntry(size=stat.st_size, sha256=self._digests[key])
+        """List the files; one whose digest nobody told is hashed, once."""
+        listed = self._lister.list(model, self.directory / folder_name(model), stop)
+        if revision not in ("", listed.revision):
+            raise DownloadError(f"{model} is at revision {listed.revision} in {self.directory}, asked was {revision}")
+        return listed
 
     @contextmanager
     def open(self, manifest: Manifest, name: str, offset: int, stop: Stop) -> Iterator[Stream]:

@@ -47,12 +47,13 @@ class Agent:
         self.redis = connect(settings)
         self.secret = trust.cluster_secret(settings, self.redis)
         self.addresses = own_addresses(settings)
-        self.downloads = Downloads(settings, self.redis, self.node_id, self.model_changed)
+        listen_at = bind_address(self.addresses)
+        self.downloads = Downloads(settings, self.redis, self.node_id, self.model_changed, listen_at)
         ring_key = trust.purpose_key(self.secret, "ring")
         self.shards = Shards(settings, self.redis, self.node_id, self.boot_id, self.addresses, ring_key, self.hint)
         bell_key = trust.purpose_key(self.secret, "bell")
         self.links = Links(self.redis, self.ns, self.node_id, bell_key)
-        self.bell = Bell(bind_address(self.addresses), self.node_id, bell_key, self.links.rung)
+        self.bell = Bell(listen_at, self.node_id, bell_key, self.links.rung)
         self.stopping = threading.Event()
         self.beat_now = threading.Event()
         self.connected_at = time.monotonic()
@@ -126,6 +127,7 @@ class Agent:
             pid=getpid(),
             addresses=self.addresses,
             port=self.bell.port,
+            peer_port=self.downloads.peering.port,
             links_at=self.links.measured_at,
             secret_proof=trust.proof(self.secret),
             ram_total_bytes=memory.total_bytes,

@@ -8,6 +8,7 @@ from typing import Final
 
 from exo_celery.errors import ConflictError, DownloadCancelledError, DownloadError, DownloadInterruptedError
 from exo_celery.models.fetch import fetch
+from exo_celery.models.rate import Rate
 from exo_celery.models.sources import Source, choose
 from exo_celery.models.verify import wrong_files
 from exo_celery.node.transfer import Transfer
@@ -50,14 +51,15 @@ def needless(wish: Wish, found: Download) -> bool:
     return not whole if wish.action == "verify" else whole and wish.revision in ("", found.revision)
 
 
-def attempt(model: str, transfer: Transfer, sources: Sequence[Source], directories: Sequence[Path]) -> End:
+def attempt(model: str, transfer: Transfer, sources: Sequence[Source], directories: Sequence[Path], rate: Rate) -> End:
     """Fetch or verify a model once, and say how it ended."""
     try:
         if transfer.wish.action == "verify":
             return verify(transfer)
         source = choose(sources, model)
         transfer.source = source.label
-        fetch(model, directories, source, transfer.heard, transfer.stop, revision=transfer.wish.revision)
+        revision = transfer.wish.revision
+        fetch(model, directories, source, transfer.heard, transfer.stop, revision=revision, rate=rate)
     except DownloadCancelledError as error:
         return End(Ending.CANCELLED, error.message)
     except (DownloadInterruptedError, ConflictError) as error:

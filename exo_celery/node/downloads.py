@@ -11,10 +11,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from exo_celery.errors import ConflictError
-from exo_celery.models.origins import sources_of
+from exo_celery.models.origins import folder_sources
+from exo_celery.models.rate import Rate
 from exo_celery.models.remove import remove
+from exo_celery.models.sources import Source
 from exo_celery.models.survey import ScanCache, find, survey
 from exo_celery.node.attempts import End, Ending, Later, attempt, needless, put_off
+from exo_celery.node.insist import insist
+from exo_celery.node.peering import Peering
 from exo_celery.node.transfer import Transfer
 from exo_celery.records.download import Download, DownloadStatus, Wish
 from exo_celery.settings import Settings
@@ -24,7 +28,6 @@ from exo_celery.store.client import Redis, RedisError, now
 log = logging.getLogger(__name__)
 AT_ONCE: Final = 2
 TELL_SECONDS: Final = 1.0
-REDIS_SECONDS: Final = 1.0  # between tries to write how a download ended
 STOP_SECONDS: Final = 5.0
 VANISHED: Final = End(Ending.INTERRUPTED, "the attempt broke off by a defect of ours, see this node's log")
 
@@ -32,13 +35,22 @@ VANISHED: Final = End(Ending.INTERRUPTED, "the attempt broke off by a defect of 
 class Downloads:
     """The downloads of one node. Safe to be called from any thread."""
 
-    def __init__(self, settings: Settings, redis: Redis, node_id: str, on_change: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        redis: Redis,
+        node_id: str,
+        on_change: Callable[[str], None],
+        host: str = "127.0.0.1",
+    ) -> None:
         self.settings = settings
         self.redis = redis
         self.ns = settings.namespace
         self.node_id = node_id
         self.on_change = on_change
-        self.sources = sources_of(settings)
+        self.peering = Peering(settings, redis, node_id, host)
+        self.sources: list[Source] = [*folder_sources(settings), self.peering.swarm]
+        self.rate = Rate(settings.download_limit or 0)
         self.cache = ScanCache()
         # Held while the state changes or is written, so that no older word follows a newer one into Redis.
         self.lock = threading.RLock()
@@ -93,6 +105,7 @@ class Downloads:
     def stop(self) -> None:
         """End all downloads at once; their bytes stay and the wishes too, so the next start goes on."""
         self.stopping.set()
+        self.peering.close()
         running = list(self.transfers.values())
         for transfer in running:
             transfer.stop.set()
@@ -109,7 +122,7 @@ class Downloads:
                 transfer.stop.set()
         for model in self.later.keys() - set(wanted) - self.transfers.keys():
             del self.later[model]
-            self.say(self.look(model))
+            self.say(self.find(model))
 
     def may_begin(self, model: str, wish: Wish) -> bool:
         """Tell whether an attempt is due: a wish that somebody renewed need not wait out the last one's pause."""
@@ -124,16 +137,16 @@ class Downloads:
         except (ConflictError, OSError) as error:
             reason = f"{model} could not be deleted: {error}"
             log.warning(reason)
-        self.say(self.look(model))  # also ends the memory of a failed attempt
+        self.say(self.find(model))  # also ends the memory of a failed attempt
         self.report()
         if reason:
-            self.say(self.look(model).evolve(error=reason))
+            self.say(self.find(model).evolve(error=reason))
         store.fulfil(self.redis, self.ns, self.node_id, model, wish)
         self.changed(model)
 
     def begin(self, model: str, wish: Wish) -> None:
         """Begin an attempt in a thread of its own, unless the disk says that there is nothing to do."""
-        found = self.look(model)
+        found = self.find(model)
         if needless(wish, found):
             self.later.pop(model, None)
             self.say(found)
@@ -155,17 +168,17 @@ class Downloads:
         """Make one attempt, write how it ended, and go on with what is wanted."""
         end = VANISHED
         try:
-            end = attempt(model, transfer, self.sources, self.settings.writable_dirs)
+            end = attempt(model, transfer, self.sources, self.settings.writable_dirs, self.rate)
         finally:
             with self.lock:
-                self.insist(lambda: self.ended(model, transfer, end))
+                insist(lambda: self.ended(model, transfer, end), self.stopping)
                 del self.transfers[model]
         self.changed(model)
-        self.insist(self.work_off)
+        insist(self.work_off, self.stopping)
 
     def ended(self, model: str, transfer: Transfer, end: End) -> None:
         """Write where an attempt left the model, and what becomes of its wish."""
-        found = self.look(model)
+        found = self.find(model)
         whole = found.status is DownloadStatus.COMPLETED
         before = self.later.pop(model, None)
         if end.how is Ending.COMPLETED and not whole:
@@ -191,7 +204,7 @@ class Downloads:
 
     # Writing
 
-    def look(self, model: str) -> Download:
+    def find(self, model: str) -> Download:
         """Return what the disks hold of a model now."""
         return find(self.settings, self.node_id, model, self.cache)
 
@@ -206,18 +219,6 @@ class Downloads:
             written = download.evolve(updated_at=now(self.redis))
             store.write(self.redis, self.ns, written)
             self.standing[download.model] = written
-
-    def insist(self, action: Callable[[], object]) -> None:
-        """Do something in Redis, again until Redis answers or the node stops."""
-        while True:
-            try:
-                action()
-            except RedisError as error:
-                log.warning("Redis does not answer, a download's state is not written yet: %s", error)
-                if self.stopping.wait(REDIS_SECONDS):
-                    return
-            else:
-                return
 
     def mind(self) -> None:
         """Have somebody tell of progress and keep the waits, as long as there is either."""

@@ -26,6 +26,7 @@ class Node(Record):
     versions: dict[str, str] = Field(default_factory=dict)
     labels: tuple[str, ...] = ()
     models_dirs: tuple[str, ...] = ()
+    peer_port: int = 0
     seen_at: float = 0.0
 
 

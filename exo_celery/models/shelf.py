@@ -1,0 +1,71 @@
+"""What a node may hand to its peers: whole models, and whole files of models that are still coming."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from exo_celery.errors import DownloadError
+from exo_celery.models.disk import size_of
+from exo_celery.models.listing import Lister
+from exo_celery.models.manifest import FileEntry, Manifest, read_manifest
+from exo_celery.models.stop import Stop
+from exo_celery.models.survey import ScanCache, places
+from exo_celery.records.base import checked_model_id
+from exo_celery.settings import Settings
+
+
+@dataclass(frozen=True)
+class Served:
+    """One file that may be handed out."""
+
+    path: Path
+    entry: FileEntry
+
+
+class Shelf:
+    """Finds what may be served by what the node's own scan sees; a name from outside is only ever looked up."""
+
+    def __init__(self, settings: Settings, stop: Stop) -> None:
+        self.settings = settings
+        self.stop = stop
+        self._cache = ScanCache()
+        self._lister = Lister()
+
+    def whole(self, model: str) -> tuple[Path, Manifest] | None:
+        """Return a whole model's folder and listing, or None."""
+        for folder in self.folders(model):
+            try:
+                if self._cache.scan(folder).complete:
+                    return folder, self._lister.list(model, folder, self.stop)
+            except (OSError, DownloadError):
+                continue  # the node's own report tells what is wrong with it
+        return None
+
+    def files(self, model: str, revision: str) -> dict[str, Served]:
+        """Return the files of a model at a revision that are whole here: all, or those that have come so far."""
+        if whole := self.whole(model):
+            folder, manifest = whole
+            return self.served(folder, manifest) if manifest.revision == revision else {}
+        for folder in self.folders(model):
+            coming = read_manifest(folder)
+            if coming and coming.revision == revision:
+                return self.served(folder, coming)
+        return {}
+
+    def served(self, folder: Path, manifest: Manifest) -> dict[str, Served]:
+        """Return the files in their places: there they are right, a download verifies before it puts one there."""
+        inside = folder.resolve()
+        home = inside.parent.parent if inside.parent.name == "snapshots" else inside  # blobs of the hub's cache
+        paths = {name: folder / name for name in manifest.files}
+        return {
+            name: Served(path, manifest.files[name])
+            for name, path in paths.items()
+            if size_of(path) == manifest.files[name].size and path.resolve().is_relative_to(home)
+        }
+
+    def folders(self, model: str) -> list[Path]:
+        """Return the folders of a model on this node."""
+        try:
+            checked_model_id(model)
+        except ValueError:
+            return []
+        return [place.folder for place in places(self.settings) if place.model == model]
