@@ -155,11 +155,16 @@ def ring_through(nodes: Sequence[int], links: Sequence[int], steps: Steps) -> li
         rest = free ^ 1 << node
         if not rest and links[node] >> start & 1:
             return [*path, node]
-        if rest and links[start] & rest:
+        if links[start] & rest and not cut_off(path[-1], rest, rest | 1 << node | 1 << start, links):
             free = rest
             path.append(node)
             ways.append(ways_on(node, free, links))
     return None
+
+
+def cut_off(left: int, rest: int, open_ends: int, links: Sequence[int]) -> bool:
+    """Tell whether a node still to come has fewer than two links to go through, now that a path has left a node."""
+    return any((links[i] & open_ends).bit_count() < 2 for i in members(links[left] & rest))
 
 
 def ways_on(node: int, free: int, links: Sequence[int]) -> Iterator[int]:

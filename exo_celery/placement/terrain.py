@@ -59,6 +59,7 @@ class Group:
     most_room: list[int]
     least_degree: int
     greatest_degree: int
+    mean_degree: float
     peaceful: bool
 
     @classmethod
@@ -67,7 +68,15 @@ class Group:
         nodes = list(members(mask))
         degrees = [(terrain.links[i] & mask).bit_count() for i in nodes]
         rooms = sorted((terrain.room[i] for i in nodes), reverse=True)
-        return cls(mask, nodes, [0, *accumulate(rooms)], min(degrees), max(degrees), terrain.at_peace(nodes))
+        return cls(
+            mask=mask,
+            nodes=nodes,
+            most_room=[0, *accumulate(rooms)],
+            least_degree=min(degrees),
+            greatest_degree=max(degrees),
+            mean_degree=sum(degrees) / len(degrees),
+            peaceful=terrain.at_peace(nodes),
+        )
 
     def any_are_a_ring(self, size: int) -> bool:
         """Tell whether any `size` nodes have a ring through all of them, by Dirac's condition.
