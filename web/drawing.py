@@ -7,7 +7,8 @@ from typing import Any, Final
 from exo_celery.records.node import NodeView
 
 WIDTH: Final = 720
-HEIGHT: Final = 320
+HEIGHT: Final = 340
+LABEL: Final = 44  # room for a name and a line below each node
 RADIUS_X: Final = 250
 RADIUS_Y: Final = 100
 COLOURS: Final = 6  # ring-0 … ring-5 in app.css
@@ -61,7 +62,7 @@ def spot(node: NodeView, at: int, of: int) -> Spot:
     angle = math.pi + 2 * math.pi * at / of
     reach = 0 if of == 1 else 1
     x = WIDTH / 2 + reach * RADIUS_X * math.cos(angle)
-    y = HEIGHT / 2 - 14 + reach * RADIUS_Y * math.sin(angle)
+    y = HEIGHT / 2 - LABEL / 2 + reach * RADIUS_Y * math.sin(angle)
     return Spot(node, x, y, used_percent(node))
 
 

@@ -11,7 +11,7 @@ from exo_celery.records.base import Request
 from exo_celery.records.job import JobRequest, Message
 from web.operation import UNSUPPORTED
 
-CHAT_MAX_TOKENS: Final = 512
+CHAT_MAX_TOKENS: Final = 1024  # no model that rambles holds a slot for long
 COMPLETION_MAX_TOKENS: Final = 16  # the API's own default
 
 

@@ -10,8 +10,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from werkzeug.routing import Rule
 
+from exo_celery.records.base import MODEL_ID_SCHEMA
 from web.answers import ErrorAnswer
 from web.operation import Operation
+from web.urls import CONVERTERS
 
 REF: Final = "#/components/schemas/{model}"
 ERRORS: Final = {
@@ -25,6 +27,7 @@ ERRORS: Final = {
     500: "The server failed.",
     503: "Not now: Redis, a node or the model is not up yet. Retry-After may say when to ask again.",
 }
+PARAMETER: Final = re.compile(r"<(?:([^:>]+):)?([^>]+)>")
 Declared = list[tuple[Rule, str, Operation, str]]
 
 
@@ -34,7 +37,7 @@ def document(app: Flask) -> dict[str, Any]:
     names, definitions = schemas(declared)
     paths: dict[str, Any] = {}
     for rule, method, operation, summary in declared:
-        path = re.sub(r"<(?:[^:>]+:)?([^>]+)>", r"{\1}", rule.rule)
+        path = PARAMETER.sub(r"{\2}", rule.rule)
         described = {
             "operationId": rule.endpoint.replace(".", "_"),
             "summary": summary,
@@ -81,8 +84,16 @@ def is_model(answer: Any) -> bool:
 def path_parameters(rule: Rule) -> list[dict[str, Any]]:
     """Describe the ids in a path."""
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in sorted(rule.arguments)
+        {"name": name, "in": "path", "required": True, "schema": id_schema(kind)}
+        for kind, name in PARAMETER.findall(rule.rule)
     ]
+
+
+def id_schema(kind: str) -> dict[str, Any]:
+    """Return what an id in a path looks like; where any text is taken, the answer tells whether it is one."""
+    if kind == "model_id":
+        return MODEL_ID_SCHEMA
+    return {"type": "string", "pattern": f"^{CONVERTERS[kind].regex}$"} if kind in CONVERTERS else {"type": "string"}
 
 
 def query_parameters(operation: Operation) -> list[dict[str, Any]]:

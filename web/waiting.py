@@ -58,7 +58,7 @@ def check_model(c: Cluster, model: str) -> None:
             f"model {model!r} is being loaded; ask again in {RETRY_AFTER_SECONDS} s",
             param="model",
             retry_after_seconds=RETRY_AFTER_SECONDS,
-            loading={"model": model, "state": state},
+            loading={"model": model, "state": "loading"},
         )
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema
 
 MODEL_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 
@@ -17,7 +17,9 @@ def checked_model_id(text: str) -> str:
     return text
 
 
-ModelId = Annotated[str, AfterValidator(checked_model_id)]
+# The same in the words of JSON Schema, for /openapi.json.
+MODEL_ID_SCHEMA: Final = {"type": "string", "pattern": rf"^(?!.*(--|\.\.)){MODEL_ID.pattern}$"}
+ModelId = Annotated[str, AfterValidator(checked_model_id), WithJsonSchema(MODEL_ID_SCHEMA)]
 
 
 class Record(BaseModel):
