@@ -2,21 +2,31 @@
 
 import threading
 import time
+from typing import Final
+
+SMALLEST_PIECE_BYTES: Final = 1 << 16
 
 
 class Rate:
-    """Hands out time: whoever moved bytes waits until they are due. 0 bytes per second is no cap."""
+    """Hands out turns: whoever is to move bytes waits until those before them are paid for. 0 is no cap."""
 
     def __init__(self, bytes_per_second: int) -> None:
         self.bytes_per_second = bytes_per_second
         self._guard = threading.Lock()
-        self._due = 0.0
+        self._free_at = 0.0
 
-    def wait_seconds(self, moved_bytes: int) -> float:
-        """Count bytes that were moved, and return how long to wait before the next."""
+    def turn(self, count_bytes: int) -> float:
+        """Take a turn for so many bytes, and return the seconds to wait for it."""
         if not self.bytes_per_second:
             return 0.0
         with self._guard:
             now = time.monotonic()
-            self._due = max(self._due, now) + moved_bytes / self.bytes_per_second
-            return self._due - now
+            begin = max(self._free_at, now)
+            self._free_at = begin + count_bytes / self.bytes_per_second
+            return begin - now
+
+    def piece(self, most_bytes: int) -> int:
+        """Return how many bytes to move in one turn, so that turns come several times a second."""
+        if not self.bytes_per_second:
+            return most_bytes
+        return min(most_bytes, max(SMALLEST_PIECE_BYTES, self.bytes_per_second // 4))

@@ -92,7 +92,7 @@ class Receiver:
                 write_all(file, chunk)
                 found.update(chunk)
                 self.ledger.put(name, have)
-                if pause := self.rate.wait_seconds(len(chunk)):
+                if pause := self.rate.turn(len(chunk)):
                     stop.wait(pause)
                 stop.check()
         stop.check()

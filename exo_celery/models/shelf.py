@@ -1,9 +1,12 @@
 """What a node may hand to its peers: whole models, and whole files of models that are still coming."""
 
+import logging
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from exo_celery.errors import DownloadError
+from exo_celery.errors import DownloadError, DownloadInterruptedError
 from exo_celery.models.disk import size_of
 from exo_celery.models.listing import Lister
 from exo_celery.models.manifest import FileEntry, Manifest, read_manifest
@@ -11,6 +14,9 @@ from exo_celery.models.stop import Stop
 from exo_celery.models.survey import ScanCache, places
 from exo_celery.records.base import checked_model_id
 from exo_celery.settings import Settings
+
+log = logging.getLogger(__name__)
+PATIENCE_SECONDS: Final = 2.0  # that a request waits for the listing that another one asked for
 
 
 @dataclass(frozen=True)
@@ -29,15 +35,29 @@ class Shelf:
         self.stop = stop
         self._cache = ScanCache()
         self._lister = Lister()
+        self._listing = threading.Lock()
 
     def whole(self, model: str) -> tuple[Path, Manifest] | None:
-        """Return a whole model's folder and listing, or None."""
-        for folder in self.folders(model):
-            try:
-                if self._cache.scan(folder).complete:
-                    return folder, self._lister.list(model, folder, self.stop)
-            except (OSError, DownloadError):
-                continue  # the node's own report tells what is wrong with it
+        """Return a whole model's folder and listing, or None.
+
+        Raises:
+            DownloadInterruptedError: a model that came without digests is being hashed: ask again.
+        """
+        folders = self.folders(model)
+        if not self._listing.acquire(timeout=PATIENCE_SECONDS):
+            raise DownloadInterruptedError("the files of a model are being hashed", retry_after_seconds=5)
+        try:
+            return next((found for folder in folders if (found := self.listed(model, folder))), None)
+        finally:
+            self._listing.release()
+
+    def listed(self, model: str, folder: Path) -> tuple[Path, Manifest] | None:
+        """Return a folder and its listing if it holds the whole model."""
+        try:
+            if self._cache.scan(folder).complete:
+                return folder, self._lister.list(model, folder, self.stop)
+        except (OSError, DownloadError) as error:
+            log.info("not served: %s", error)  # the node's own report tells it to everybody
         return None
 
     def files(self, model: str, revision: str) -> dict[str, Served]:

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from exo_celery.errors import DownloadInterruptedError
 from exo_celery.models.digests import listed_digest
 from exo_celery.models.manifest import FileEntry
 from exo_celery.models.rate import Rate
@@ -87,6 +88,8 @@ class Handler(BaseHTTPRequestHandler):
         else:
             try:
                 self.answer(unquote(urlsplit(self.path).path))
+            except DownloadInterruptedError as busy:
+                self.refuse(503, "Busy", {"Retry-After": str(busy.numbers["retry_after_seconds"])})
             finally:
                 self.server.slots.release()
 
@@ -145,15 +148,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def pour(self, served: Served, start: int, end: int) -> None:
         """Send bytes of a file from the kernel's cache to the socket, no faster than allowed."""
+        rate, stop = self.server.rate, self.server.shelf.stop
         with served.path.open("rb") as file:
             while start < end:
-                sent = self.connection.sendfile(file, start, min(PIECE_BYTES, end - start))
+                count = min(rate.piece(PIECE_BYTES), end - start)
+                if pause := rate.turn(count):
+                    stop.wait(pause)
+                sent = self.connection.sendfile(file, start, count)
                 if not sent:  # the file has been cut meanwhile: the peer sees the end and asks elsewhere
                     self.close_connection = True
                     return
                 start += sent
-                if pause := self.server.rate.wait_seconds(sent):
-                    self.server.shelf.stop.wait(pause)
 
     def json(self, content: Any) -> None:
         """Answer with JSON."""

@@ -17,7 +17,8 @@ class Peering:
     def __init__(self, settings: Settings, redis: Redis, node_id: str, host: str) -> None:
         token = trust.purpose_key(trust.cluster_secret(settings, redis), "peer").hex()
         self._ended = Stop()
-        self._server = PeerServer(host, Shelf(settings, self._ended), token, Rate(settings.upload_limit or 0))
+        self.shelf = Shelf(settings, self._ended)
+        self._server = PeerServer(host, self.shelf, token, Rate(settings.upload_limit or 0))
         self.swarm = Swarm(redis, settings.namespace, node_id, token, hub_source(settings))
 
     @property

@@ -64,15 +64,17 @@ class Swarm:
 
     def manifest(self, model: str, revision: str, stop: Stop) -> Manifest:
         """List the model as a peer that has it whole does, else as the hub does."""
-        for peer in self.peers(model):
+        waits: DownloadInterruptedError | None = None
+        for peer in [peer for peer in self.peers(model) if peer.whole]:
             try:
-                if peer.whole:
-                    return peer.source.manifest(model, revision, stop)
+                return peer.source.manifest(model, revision, stop)
+            except DownloadInterruptedError as error:
+                waits = error
             except DownloadError as error:
                 log.info("a peer does not list it: %s", error)
-        if self.hub is None:
-            raise DownloadError(f"{model} {revision} is whole on no other live node, and this node is offline")
-        return self.hub.manifest(model, revision, stop)
+        if self.hub is not None:
+            return self.hub.manifest(model, revision, stop)
+        raise waits or DownloadError(f"{model} {revision} is whole on no other live node, and this node is offline")
 
     @contextmanager
     def open(self, manifest: Manifest, name: str, offset: int, stop: Stop) -> Iterator[Stream]:

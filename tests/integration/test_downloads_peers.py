@@ -191,6 +191,15 @@ def test_a_model_that_is_still_coming_is_served_file_by_file_and_never_listed(cl
     assert ask(f"{url}/{MODEL}/resolve/abc/{part.name}", token)[0] == 404
 
 
+def test_while_a_model_is_hashed_others_are_asked_to_come_again(cluster: Cluster) -> None:
+    shutil.copytree(cluster.hub.models[MODEL], cluster.folder("a"))
+    shelf = cluster.start("a").peering.shelf
+    url = f"{cluster.url('a')}/api/models/{MODEL}"
+    with shelf._listing:
+        assert ask(url, cluster.token("a"))[0] == 503
+    assert ask(url, cluster.token("a"))[0] == 200
+
+
 # What nodes take from each other
 
 
@@ -301,3 +310,40 @@ def tells(cluster: Cluster) -> Callable[..., None]:
     """Answer which files are whole, which the hub's own protocol has no word for: all."""
     names = [path.name for path in cluster.hub.models[MODEL].iterdir()]
     return lambda handler, file, start, seen: handler.answer(seen, 200, json.dumps({"files": names}).encode())
+
+
+def test_bandwidth_caps_are_kept(cluster: Cluster) -> None:
+    shutil.copytree(cluster.hub.models[MODEL], cluster.folder("a"))
+    cluster.start("a", upload_limit=size(cluster))
+    cluster.start("b")
+    cluster.start("c", download_limit=size(cluster) // 2)
+    began = time.monotonic()
+    cluster.wish("b")
+    cluster.until(lambda: cluster.completed("b"))
+    assert time.monotonic() - began > 0.8
+    cluster.nodes["a"].stop()
+    began = time.monotonic()
+    cluster.wish("c")
+    cluster.until(lambda: cluster.completed("c"))
+    assert time.monotonic() - began > 1.6
+
+
+def test_an_instance_that_ends_takes_its_download_with_it(cluster: Cluster) -> None:
+    cluster.hub.rate = 20_000
+    node = cluster.start("a")
+    wish = Wish(action="download", by="inst-1", since=client.now(cluster.redis))
+    store.set_wish(cluster.redis, cluster.ns, "a", MODEL, wish)
+    node.work_off()
+    cluster.until(lambda: cluster.hash("a").status is DownloadStatus.ONGOING and cluster.hash("a").downloaded_bytes)
+    assert store.drop_wishes_by(cluster.redis, cluster.ns, "inst-1") == ["a"]
+    node.work_off()
+    cluster.until(lambda: cluster.hash("a").status is DownloadStatus.PENDING, 5)
+    assert cluster.hash("a").downloaded_bytes > 0
+
+
+def test_an_idle_node_has_no_thread_that_looks_at_anything(cluster: Cluster) -> None:
+    node = cluster.start("a")
+    cluster.wish("a")
+    cluster.until(lambda: cluster.completed("a"))
+    cluster.until(lambda: node.minder is None, 5)
+    assert node.transfers == {}
