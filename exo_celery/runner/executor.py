@@ -1,5 +1,6 @@
 """What every rank does with a step: the same rows, the same caches, the same order; only its own layers."""
 
+import logging
 import struct
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,8 +14,12 @@ from exo_celery.runner.load import Shard
 from exo_celery.runner.sampling import Sampler, sample
 from exo_celery.runner.step import Admission, Chunk, Step
 
+log = logging.getLogger(__name__)
+
 # Buffers that MLX keeps for reuse are given back every so many steps.
 STEPS_PER_CLEARING: Final = 256
+# Rows of the trial batch: a number of heads that no model has, so that no mask fits by accident.
+UNLIKELY_HEADS: Final = 13
 DTYPES: Final = (mx.float32, mx.bfloat16, mx.float16)
 HEADER: Final = struct.Struct("<BIII")  # dtype, batch, length, hidden
 
@@ -70,8 +75,18 @@ class Executor:
 
     @property
     def batches(self) -> bool:
-        """Say whether the model's caches can be merged; if not, rows are served one at a time."""
-        return all(mergeable(entry) for entry in make_prompt_cache(self._shard.model))
+        """Say whether rows can share a step; mlx-lm cannot batch every architecture. Nothing is computed here."""
+        caches = [make_prompt_cache(self._shard.model) for _ in range(UNLIKELY_HEADS)]
+        if not all(mergeable(entry) for entry in caches[0]):
+            return False
+        try:
+            merged = merge(caches)
+            for length in (2, 1):
+                self._shard.model(mx.zeros((UNLIKELY_HEADS, length), mx.int32), cache=merged)
+        except ValueError as error:
+            log.info("rows are served one at a time, mlx-lm cannot batch them: %s", error)
+            return False
+        return True
 
     def run(self, step: Step) -> tuple[int, ...] | None:
         """Apply a step. Return the sampled tokens on the last rank, None elsewhere and when no row is live."""

@@ -8,7 +8,6 @@ around them (embedding, norm, head) is never evaluated where nobody asks for it,
 
 import inspect
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
@@ -127,17 +126,23 @@ def stage(model: Module, start: int, end: int, boundary: Boundary) -> None:
             layers[i] = Edge(layer, boundary, first=i == start, last=i == end - 1)
 
 
+Call = tuple[mx.array, mx.array, Any]  # input, output, cache entry
+
+
 class Probe(Wrapped):
     """A layer that notes how it is called."""
 
-    def __init__(self, layer: Module, calls: list[tuple[Any, Any, Any]]) -> None:
+    def __init__(self, layer: Module, calls: list[Call]) -> None:
         super().__init__(layer)
         object.__setattr__(self, "_calls", calls)
 
     def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; note its input, its output and its cache entry."""
+        calls = object.__getattribute__(self, "_calls")
         y = self["layer"](x, *args, **kwargs)
-        object.__getattribute__(self, "_calls").append((x, y, cache_argument(self["layer"], x, args, kwargs)))
+        if not isinstance(y, mx.array) or y.shape != x.shape:
+            raise RunnerError(f"layer {len(calls)} returns more than a hidden state")
+        calls.append((x, y, cache_argument(self["layer"], x, args, kwargs)))
         return y
 
 
@@ -147,27 +152,31 @@ def check_chain(model: Module, layers: list[Module]) -> None:
     Raises:
         RunnerError: what passes between two layers is more than one hidden state, or layers share a cache.
     """
-    calls: list[tuple[Any, Any, Any]] = []
+    calls: list[Call] = []
     plain = list(layers)
     layers[:] = [Probe(layer, calls) for layer in plain]
+    cache = make_prompt_cache(model)
     try:
-        cache = make_prompt_cache(model)
         model(mx.array([[0, 0]]), cache=cache)
+        check_calls(calls, cache, len(plain))
+    except RunnerError as error:
+        raise RunnerError(
+            f"{name_of(model)} cannot be split into a pipeline: {error.message}; run it on one node"
+        ) from error
     finally:
         layers[:] = plain
-    reason = next(broken_links(calls, plain, cache), None)
-    if reason is not None:
-        raise RunnerError(f"{name_of(model)} cannot be split into a pipeline: {reason}; run it on one node")
 
 
-def broken_links(calls: list[tuple[Any, Any, Any]], layers: list[Module], cache: list[Any]) -> Iterator[str]:
-    """Yield why calls of layers (input, output, cache entry) are not a chain in the layers' order."""
-    if len(calls) != len(layers):
-        yield f"{len(calls)} of its {len(layers)} layers run in a step"
-    for i, (x, y, entry) in enumerate(calls):
-        if not isinstance(y, mx.array) or y.shape != x.shape:
-            yield f"layer {i} returns more than a hidden state"
-        if i >= len(cache) or entry is not cache[i]:
-            yield f"layer {i} does not keep a cache of its own"
-        if i and x is not calls[i - 1][1]:
-            yield f"something happens between layers {i - 1} and {i}"
+def check_calls(calls: list[Call], cache: list[Any], n_layers: int) -> None:
+    """Check that calls of layers (input, output, cache entry) are a chain in the layers' order.
+
+    Raises:
+        RunnerError: they are not; the message says where.
+    """
+    if len(calls) != n_layers:
+        raise RunnerError(f"{len(calls)} of its {n_layers} layers run in a step")
+    if len({id(entry) for _, _, entry in calls}) != n_layers or len(cache) != n_layers:
+        raise RunnerError("layers share a cache")
+    for i in range(1, n_layers):
+        if calls[i][0] is not calls[i - 1][1]:
+            raise RunnerError(f"something happens between layers {i - 1} and {i}")

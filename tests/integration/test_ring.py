@@ -61,25 +61,21 @@ def answers(client: EngineClient) -> tuple[list[list[int]], list[list[int]]]:
 def test_the_demo_model_answers_as_in_mlx_lm(cuts: tuple[int, ...], expected_demo: list[list[int]]) -> None:
     with ring(demo_model(), cuts) as (group, client):
         assert answers(client) == (expected_demo, expected_demo)
+        question = [{"role": "user", "content": "What is the capital of France?"}]
+        _, last = run(client, "paris", messages=question, max_tokens=40)
         held = [loaded.weights_bytes for loaded in group.loaded.values()]
+    assert isinstance(last, Finished)
+    assert "Paris" in last.text
+    assert last.finish_reason == "stop"
     if cuts == (0, 15, 30):
         whole = 134_515_008 * 4  # the demo model's parameters in float32
         assert max(held) / whole <= 0.62
 
 
-@pytest.mark.parametrize("cuts", [(0, 6), (0, 3, 6), (0, 5, 6), (0, 2, 4, 6), (0, 1, 3, 6)], ids=str)
+@pytest.mark.parametrize("cuts", [(0, 5, 6), (0, 2, 4, 6), (0, 1, 3, 6)], ids=str)
 def test_any_split_answers_as_mlx_lm_does(tiny: Path, cuts: tuple[int, ...], expected_tiny: list[list[int]]) -> None:
     with ring(tiny, cuts) as (_, client):
         assert answers(client) == (expected_tiny, expected_tiny)
-
-
-def test_the_demo_model_knows_paris() -> None:
-    with ring(demo_model(), (0, 17, 30)) as (_, client):
-        question = [{"role": "user", "content": "What is the capital of France?"}]
-        _, last = run(client, "paris", messages=question, max_tokens=40)
-    assert isinstance(last, Finished)
-    assert "Paris" in last.text
-    assert last.finish_reason == "stop"
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -98,11 +94,10 @@ def test_the_death_of_any_rank_ends_all(tiny: Path, victim: int) -> None:
         assert client.wait_gone(1)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_an_idle_ring_also_ends_with_one_of_its_ranks(tiny: Path, victim: int) -> None:
+def test_an_idle_ring_also_ends_with_one_of_its_ranks(tiny: Path) -> None:
     with ring(tiny, (0, 3, 6)) as (group, client):
         started = time.monotonic()
-        os.kill(group.runners[victim].pid, signal.SIGKILL)
+        os.kill(group.runners[1].pid, signal.SIGKILL)
         group.wait_exited()
         assert time.monotonic() - started < END_SECONDS
         assert client.wait_gone(1)
