@@ -1,7 +1,8 @@
 """mlx-lm's own generate in one process, with the weights and the BLAS of a runner: what others are measured by.
 
 `python benchmarks/reference.py MODEL_DIR THREADS` reads JSON lines `{"prompt": [ids], "max_tokens": n}` and answers
-each with `{"tokens": [ids], "seconds": first to last token}`; before that it prints `{"weights_bytes": n}`.
+each with `{"tokens": [ids], "seconds": first to last token, "first_seconds": until the first}`; before that it
+prints `{"weights_bytes": n}`.
 """
 
 import importlib
@@ -20,12 +21,13 @@ def answer(model: Any, end_tokens: frozenset[int], line: dict[str, Any]) -> dict
     mx = importlib.import_module("mlx.core")
     generate = importlib.import_module("mlx_lm.generate")
     tokens, times = [], []
+    asked = time.perf_counter()
     for token, _ in generate.generate_step(mx.array(line["prompt"]), model, max_tokens=line["max_tokens"]):
         times.append(time.perf_counter())
         if int(token) in end_tokens:
             break
         tokens.append(int(token))
-    return {"tokens": tokens, "seconds": times[-1] - times[0]}
+    return {"tokens": tokens, "seconds": times[-1] - times[0], "first_seconds": times[0] - asked}
 
 
 def main(model_dir: Path, threads: int) -> None:
