@@ -16,6 +16,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 from exo_celery.errors import PlacementError
@@ -176,14 +177,18 @@ def enumerate_best(asked: Question) -> tuple[int, ...]:
     return tuple(sorted(best[1])) if best else ()
 
 
+def collect(found: list[tuple[int, ...]], asked: Question) -> None:
+    found.append(enumerate_best(asked))
+
+
 def compare(rng: random.Random, most: int) -> list[dict[str, float]]:
     """Time both ways on complete graphs of 2 … `most` nodes, and check that they agree."""
     found = []
     for count in range(2, most + 1):
         asked = question(random_nodes(rng, count), Links.every(count), max(2, count // 2), share=0.9)
         chosen: list[tuple[int, ...]] = []
-        slow = cpu_milliseconds(lambda asked=asked, chosen=chosen: chosen.append(enumerate_best(asked)))
-        fast = statistics.median(cpu_milliseconds(lambda asked=asked: decide(asked)) for _ in range(5))
+        slow = cpu_milliseconds(partial(collect, chosen, asked))
+        fast = statistics.median(cpu_milliseconds(partial(decide, asked)) for _ in range(5))
         if tuple(sorted(decide(asked).ring)) != chosen[0]:
             raise SystemExit(f"the two ways differ at {count} nodes")
         found.append({"nodes": count, "enumeration_ms": slow, "search_ms": fast})

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Choice:
     """Nodes by number in rank order; per rank its layers `[start, end)` and the bytes it will hold.
 
-    `nodes` is the set that was searched: all usable ones, or with `ready-soonest` those ready in time.
+    `nodes` is the set that was searched: all usable ones, or with `ready-soonest` those ready in time. `passed` are
+    other rings of that size that the search came across.
     """
 
     ring: tuple[int, ...]
@@ -17,3 +18,4 @@ class Choice:
     exact: bool
     steps: int
     nodes: int
+    passed: tuple[tuple[int, ...], ...] = ()

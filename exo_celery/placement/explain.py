@@ -5,6 +5,7 @@ from typing import Any
 
 from exo_celery.placement import wording
 from exo_celery.placement.choice import Choice
+from exo_celery.placement.hops import slowest_hop
 from exo_celery.placement.leftout import left_out, smaller_sizes
 from exo_celery.placement.question import WHOLE
 from exo_celery.placement.rivals import Rival, rivals
@@ -27,6 +28,7 @@ def explain(survey: Survey, choice: Choice) -> tuple[str, dict[str, Any]]:
         "smaller": smaller_sizes(survey, len(choice.ring)),
         "left_out": groups,
         "fetch": fetches,
+        "slowest_hop_ms": slowest_hop(choice.ring, survey.hops(choice.ring)),
         "ready_seconds": round(estimated_seconds(survey, choice), 1),
     }
     return f"{what(survey, choice, found[0])} {why(survey, choice, found, groups)}", decision

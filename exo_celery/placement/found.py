@@ -3,6 +3,9 @@
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
+
+REMEMBERED: Final = 5
 
 
 class OutOfStepsError(Exception):
@@ -27,7 +30,10 @@ class Steps:
 
 
 class Found:
-    """The `keep` best rings of one size, by worth. A set of nodes has its own worth, so none is kept twice."""
+    """The `keep` best rings of one size, by worth. A set of nodes has its own worth, so none is kept twice.
+
+    A few that were pushed out are remembered: they are no worse than what was not found.
+    """
 
     def __init__(self, keep: int = 1) -> None:
         self.keep = keep
@@ -39,11 +45,16 @@ class Found:
         if worth <= self.bar or any(worth == other for other, _ in self.best):
             return
         insort(self.best, (worth, tuple(ring)), key=lambda entry: -entry[0])
-        del self.best[self.keep :]
-        if len(self.best) == self.keep:
-            self.bar = self.best[-1][0]
+        del self.best[max(self.keep, REMEMBERED) :]
+        if len(self.best) >= self.keep:
+            self.bar = self.best[self.keep - 1][0]
 
     @property
     def rings(self) -> list[tuple[int, ...]]:
-        """The rings, best first."""
-        return [ring for _, ring in self.best]
+        """The `keep` best, best first."""
+        return [ring for _, ring in self.best[: self.keep]]
+
+    @property
+    def passed(self) -> list[tuple[int, ...]]:
+        """Rings that were among the best for a while, best first; better ones than these may never have been seen."""
+        return [ring for _, ring in self.best[self.keep :]]

@@ -1,6 +1,6 @@
 """Search along links until a path closes: right where few sets of nodes are rings."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -8,6 +8,7 @@ from exo_celery.placement.bound import price
 from exo_celery.placement.found import Found, Steps
 from exo_celery.placement.graph import members, set_of
 from exo_celery.placement.terrain import Group, Terrain
+from exo_celery.placement.ways import best_way, ways_by_length
 
 SEEN_AT_MOST = 50_000  # remembered (set, end) pairs: bounds memory, costs only repeated work
 # About as much work as one step.
@@ -26,11 +27,6 @@ class Path:
     worth: int
     room: int
     score: int
-
-
-# What d more nodes after a node can add on a way back to the root: (most, the next node of that way, most by another).
-Way = tuple[int, int, int | None]
-Ways = list[dict[int, Way]]  # by d, then by node; a node without a way of that length is absent
 
 
 class PathSearch:
@@ -245,30 +241,3 @@ def renumbered(masks: Sequence[int], order: Sequence[int], place: dict[int, int]
     """Return the sets of the nodes of `order`, in the numbering of `place`."""
     inside = set_of(order)
     return [set_of(place[x] for x in members(masks[i] & inside)) for i in order]
-
-
-def ways_by_length(nodes: Sequence[Sequence[int]], around: Mapping[int, Sequence[int]], gain: Sequence[int]) -> Ways:
-    """Return the best ways home of d = 0, 1, … nodes for `nodes[d]`, each from those one node shorter.
-
-    A way may pass a node twice, but does not turn back at once: for this the second best is kept where it goes on
-    another way (2-cycle elimination: Christofides, Mingozzi and Toth 1981). What the ways add is a bound.
-    """
-    tables: Ways = [dict.fromkeys(nodes[0], (0, -1, None))]
-    for some in nodes[1:]:
-        last = tables[-1]
-        table: dict[int, Way] = {}
-        for j in some:
-            ways = [(gain[i] + more, i) for i in around[j] if (more := best_way(last, i, j)) is not None]
-            if ways:
-                value, by = max(ways)
-                table[j] = value, by, max((other for other, i in ways if i != by), default=None)
-        tables.append(table)
-    return tables
-
-
-def best_way(table: Mapping[int, Way], node: int, before: int) -> int | None:
-    """Return what the best way home from a node adds that does not turn back to the node before it."""
-    way = table.get(node)
-    if way is None:
-        return None
-    return way[2] if way[1] == before else way[0]

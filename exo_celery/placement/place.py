@@ -7,10 +7,11 @@ from typing import Any
 from exo_celery.placement.choice import Choice
 from exo_celery.placement.explain import explain
 from exo_celery.placement.graph import set_of
+from exo_celery.placement.hops import with_fastest_hops
 from exo_celery.placement.layers import split_layers
 from exo_celery.placement.question import Question
 from exo_celery.placement.refuse import check_request, refusal
-from exo_celery.placement.rings import Answer, in_rank_order
+from exo_celery.placement.rings import STEPS, Answer, in_rank_order
 from exo_celery.placement.score import ready_seconds
 from exo_celery.placement.survey import Survey
 from exo_celery.records.instance import Rank
@@ -111,18 +112,18 @@ def soonest(survey: Survey) -> tuple[int, Answer]:
     while best.rings and low < high:
         middle = (low + high) // 2
         early = set_of(i for i, moment in seconds.items() if moment <= moments[middle])
-        answer = survey.search(survey.sizes, nodes=early)
+        answer = survey.search(survey.sizes, nodes=early, steps=STEPS // 10)
         exact = exact and answer.exact
         if answer.rings:
             nodes, best, high = early, answer, middle
         else:
             low = middle + 1
-    return nodes, Answer(best.rings, exact and best.exact, best.steps)
+    return nodes, Answer(best.rings, exact and best.exact, best.steps, best.passed)
 
 
 def split(survey: Survey, answer: Answer, nodes: int) -> Choice:
     """Put the best ring in rank order and tell what each rank holds."""
-    ring = in_rank_order(answer.rings[0])
+    ring = in_rank_order(ordered(survey, answer.rings[0]))
     demand, size = survey.demand, len(ring)
     tensor = survey.tensor and size > 1
     if tensor:
@@ -133,7 +134,15 @@ def split(survey: Survey, answer: Answer, nodes: int) -> Choice:
         counts = split_layers([node.free_bytes for node in facts], [node.id for node in facts], demand)
         spans = ranges(counts)
         held = [demand.rank_bytes(count, first=rank == 0, last=rank == size - 1) for rank, count in enumerate(counts)]
-    return Choice(ring, tensor, tuple(spans), tuple(held), answer.exact, answer.steps, nodes)
+    return Choice(ring, tensor, tuple(spans), tuple(held), answer.exact, answer.steps, nodes, answer.passed)
+
+
+def ordered(survey: Survey, ring: Sequence[int]) -> Sequence[int]:
+    """Return a ring in the order with the fastest hops, where round trips are known."""
+    if not survey.question.rtt_ms:
+        return ring
+    links = survey.terrain(set_of(ring), survey.capacities, 0).links
+    return with_fastest_hops(ring, links, survey.hops(ring))
 
 
 def ranges(counts: Sequence[int]) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """What placement is asked: frozen facts that others have gathered, nodes in order of id."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Self
 
@@ -92,12 +92,16 @@ def directions(place: Mapping[str, int], edges: Iterable[tuple[str, str]]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """All that a placement depends on. `nodes` are sorted by id, and `links` speaks of them in that order."""
+    """All that a placement depends on. `nodes` are sorted by id, and `links` speaks of them in that order.
+
+    `rtt_ms[a][b]` is the round trip that node a measured to b, where it did; it orders a ring, it does not choose one.
+    """
 
     card: ModelCard
     request: PlacementRequest
     nodes: tuple[NodeFacts, ...]
     links: Links
+    rtt_ms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def ask(
@@ -108,6 +112,7 @@ def ask(
     *,
     reach: Mapping[str, Iterable[str]] | None = None,
     rdma: Mapping[str, Iterable[str]] | None = None,
+    rtt_ms: Mapping[str, Mapping[str, float]] | None = None,
     reserved_bytes: Mapping[str, int] | None = None,
     download_bps: Mapping[str, float] | None = None,
     load_bps: Mapping[str, float] | None = None,
@@ -115,7 +120,8 @@ def ask(
     """Build the question from records, all mappings keyed by node id.
 
     `nodes` are the live nodes; `downloads` those of this model. `reach` tells which peers a node reaches, None: all
-    reach each other. `reserved_bytes` are promised to instances that are still loading.
+    reach each other. `rtt_ms` are round trips between them. `reserved_bytes` are promised to instances that are still
+    loading.
     """
     reserved, fetch, load = reserved_bytes or {}, download_bps or {}, load_bps or {}
     facts = tuple(
@@ -133,7 +139,7 @@ def ask(
         for node in sorted(nodes, key=lambda node: node.id)
     )
     links = Links.every(len(facts)) if reach is None else links_of(facts, reach, rdma or {})
-    return Question(card, request, facts, links)
+    return Question(card, request, facts, links, rtt_ms or {})
 
 
 def fraction_of(download: Download | None) -> Fraction:

@@ -30,11 +30,15 @@ FEW_SETS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rings of one size, best first. `exact` False: the search stopped at its bound, a better one may exist."""
+    """Rings of one size, best first. `exact` False: the search stopped at its bound, a better one may exist.
+
+    `passed` are rings of that size that the search found on its way.
+    """
 
     rings: tuple[tuple[int, ...], ...]
     exact: bool
     steps: int = 0
+    passed: tuple[tuple[int, ...], ...] = ()
 
 
 def best_rings(terrain: Terrain, sizes: Sequence[int], *, keep: int = 1, steps: int = STEPS) -> Answer:
@@ -116,7 +120,7 @@ def best_long_rings(terrain: Terrain, sizes: Sequence[int], keep: int, steps: in
             exact = False
         left -= left // 2 - max(0, share.left)
         if found.best:
-            return Answer(tuple(found.rings), exact, steps - left)
+            return Answer(tuple(found.rings), exact, steps - left, tuple(found.passed))
         if left < STEPS_AT_LEAST:
             break
     if exact or not (ring := greedy_ring(terrain, sizes)):

@@ -12,7 +12,7 @@ from exo_celery.placement.score import ready_seconds
 from exo_celery.placement.survey import Survey
 
 SHOWN: Final = 5
-STEPS: Final = 8_000  # for all rivals together: an explanation must not cost more than the decision
+STEPS: Final = 4_000  # for all rivals together: an explanation must not cost more than the decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,15 @@ def rivals(survey: Survey, choice: Choice) -> tuple[list[Rival], bool]:
 
 
 def next_best(survey: Survey, choice: Choice) -> tuple[list[tuple[int, ...]], bool]:
-    """Return the best rings from the chosen size on, and whether the search for them was exact."""
+    """Return the best rings from the chosen size on, and whether the search for them was exact.
+
+    Where the decision itself stopped at its bound, these are the rings that it came across.
+    """
+    if not choice.exact:
+        return list(choice.passed), False
     found: list[tuple[int, ...]] = []
     sizes = [size for size in survey.sizes if size >= len(choice.ring)]
-    exact, left = True, STEPS if choice.exact else STEPS // 4
+    exact, left = True, STEPS
     while sizes and len(found) < SHOWN and left > 0:
         answer = survey.search(sizes, nodes=choice.nodes, keep=SHOWN - len(found), steps=left)
         exact = exact and answer.exact

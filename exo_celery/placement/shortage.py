@@ -11,7 +11,7 @@ from exo_celery.placement.rings import best_rings
 from exo_celery.placement.survey import Reason, Survey
 from exo_celery.placement.terrain import Terrain
 
-SHORTAGE_STEPS: Final = 20_000
+SHORTAGE_STEPS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from exo_celery.errors import ExoError, InvalidRequestError
 from exo_celery.placement.place import Placement, place
-from exo_celery.placement.snapshot_fields import Fields
+from exo_celery.placement.snapshot_fields import Fields, is_text, readable
 from exo_celery.placement.snapshot_question import read_question
 
 
@@ -46,7 +46,7 @@ def answer(line: str, number: int = 1) -> dict[str, Any]:
     case: dict[str, Any] = {}
     try:
         fields = parse(line)
-        if isinstance(name := fields.values.get("case"), str):
+        if is_text(name := fields.values.get("case")):
             case = {"case": name}
         return case | answer_of(place(read_question(fields)))
     except ExoError as error:
@@ -78,7 +78,9 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise InvalidRequestError(f"the key {twice!r} occurs twice in one object: keep one of them", param=twice)
+        raise InvalidRequestError(
+            f"the key {readable(twice)} occurs twice in one object: keep one of them", param=readable(twice)
+        )
     return found
 
 

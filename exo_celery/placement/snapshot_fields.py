@@ -8,13 +8,29 @@ from exo_celery.errors import InvalidRequestError
 
 MOST_BYTES: Final = 10**18  # an exabyte; more is a slip
 MOST_COUNT: Final = 10**6
+MOST_CHARACTERS: Final = 200
 MISSING: Final = object()
+TEXT: Final = f"a text of 1 to {MOST_CHARACTERS} characters"
 
 
 def wrong(path: str, asked: str, found: Any) -> InvalidRequestError:
     """Return the error of a field."""
     shown = repr(found)
     return InvalidRequestError(f"must be {asked}, found {shown[:80]}", param=path)
+
+
+def is_text(value: Any) -> bool:
+    """Tell whether a value is a text that can be written down: JSON also lets halves of a surrogate pair through."""
+    return (
+        isinstance(value, str)
+        and 0 < len(value) <= MOST_CHARACTERS
+        and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    )
+
+
+def readable(name: str) -> str:
+    """Return a key as it can stand in a message."""
+    return name if is_text(name) and name.isprintable() else repr(name)[:MOST_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +77,9 @@ class Fields:
 
     def text(self, name: str, default: Any = MISSING) -> str:
         """Return a text that is not empty."""
-        value = self.get(name, str, "a text", default)
-        if not value:
-            raise wrong(self.path + name, "a text that is not empty", value)
+        value = self.get(name, str, TEXT, default)
+        if not is_text(value):
+            raise wrong(self.path + name, TEXT, value)
         return str(value)
 
     def one_of(self, name: str, allowed: Collection[str], default: str) -> Any:
@@ -78,18 +94,19 @@ class Fields:
         """Return a list of texts."""
         values = self.get(name, list, "a list of texts", list(default))
         for at, value in enumerate(values):
-            if not isinstance(value, str):
-                raise wrong(f"{self.path}{name}[{at}]", "a text", value)
+            if not is_text(value):
+                raise wrong(f"{self.path}{name}[{at}]", TEXT, value)
         return tuple(values)
 
     def object(self, name: str, default: Any = MISSING) -> "Fields":
         """Return an object."""
-        return Fields(self.get(name, dict, "an object", default), f"{self.path}{name}.")
+        return Fields(self.get(name, dict, "an object", default), f"{self.path}{readable(name)}.")
 
     def objects(self, name: str) -> list["Fields"]:
         """Return a list of objects."""
         values = self.get(name, list, "a list of objects")
+        path = self.path + readable(name)
         for at, value in enumerate(values):
             if not isinstance(value, dict):
-                raise wrong(f"{self.path}{name}[{at}]", "an object", value)
-        return [Fields(value, f"{self.path}{name}[{at}].") for at, value in enumerate(values)]
+                raise wrong(f"{path}[{at}]", "an object", value)
+        return [Fields(value, f"{path}[{at}].") for at, value in enumerate(values)]

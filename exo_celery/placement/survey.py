@@ -8,6 +8,7 @@ from typing import Final
 
 from exo_celery.placement.demand import Demand
 from exo_celery.placement.graph import members, set_of
+from exo_celery.placement.hops import Hops, hops_of
 from exo_celery.placement.question import NodeFacts, Question
 from exo_celery.placement.rings import STEPS, Answer, best_rings
 from exo_celery.placement.score import worths
@@ -18,7 +19,7 @@ ENGINE_BACKENDS: Final[Mapping[str, frozenset[str]]] = {
     "MlxJaccl": frozenset({"MlxMetal"}),
 }
 
-PROBE_STEPS: Final = 20_000  # to tell whether any ring exists, whatever it holds
+PROBE_STEPS: Final = 5_000  # to tell whether any ring exists, whatever it holds
 
 
 class Reason(StrEnum):
@@ -115,6 +116,10 @@ class Survey:
         """How many layers each node has room for."""
         return self.demand.capacities(self.free)
 
+    def hops(self, ring: Sequence[int]) -> Hops:
+        """Return the round trips between the nodes of a ring."""
+        return hops_of(ring, [node.id for node in self.question.nodes], self.question.rtt_ms)
+
     def fitting(self, size: int, nodes: int) -> int:
         """Return those of the nodes that have room for one of `size` slices of a tensor ring."""
         share = self.demand.slice_bytes(size)
@@ -153,7 +158,7 @@ class Survey:
             exact = exact and answer.exact
             left -= answer.steps
             if answer.rings:
-                return Answer(answer.rings, exact, steps - left)
+                return Answer(answer.rings, exact, steps - left, answer.passed)
         return Answer((), exact, steps - left)
 
 

@@ -110,3 +110,17 @@ def test_slow_disk_counts() -> None:
     case["nodes"][0]["load_bps"] = 1
     case["nodes"][1]["load_bps"] = 2
     assert placed(case)["nodes"] == ["b"]
+
+
+def test_ring_order_has_the_fastest_slowest_hop() -> None:
+    nodes = [Node(id=name, ram_available_bytes=25, backends=("MlxCpu",)) for name in "abcd"]
+    slow = {("a", "b"), ("c", "d")}
+    rtt = {a: {b: 9.0 if (a, b) in slow or (b, a) in slow else 1.0 for b in "abcd" if b != a} for a in "abcd"}
+    card = CARD.evolve(n_layers=90)
+    assert place(ask(card, PlacementRequest(model="org/model"), nodes, {})).nodes == ("a", "b", "c", "d")
+    found = place(ask(card, PlacementRequest(model="org/model"), nodes, {}, rtt_ms=rtt))
+    assert found.nodes == ("a", "c", "b", "d")
+    assert found.decision["slowest_hop_ms"] == 1.0
+    rtt["c"]["b"] = 50.0  # the slower direction counts, and two slow hops are better than that
+    found = place(ask(card, PlacementRequest(model="org/model"), nodes, {}, rtt_ms=rtt))
+    assert found.decision["slowest_hop_ms"] == 9.0

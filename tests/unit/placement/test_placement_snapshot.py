@@ -30,6 +30,8 @@ def changed(path: list[str | int], value: Any) -> str:
         (["nodes", 1, "id"], "a", "nodes[1].id"),
         (["nodes", 1, "id"], "", "nodes[1].id"),
         (["nodes", 1, "id"], ["a"], "nodes[1].id"),
+        (["nodes", 1, "id"], "\ud800", "nodes[1].id"),
+        (["nodes", 1, "id"], "n" * 1000, "nodes[1].id"),
         (["nodes", 0, "ram_available_bytes"], -1, "nodes[0].ram_available_bytes"),
         (["nodes", 0, "ram_available_bytes"], 10**30, "nodes[0].ram_available_bytes"),
         (["nodes", 0, "ram_available_bytes"], 10**4000, "nodes[0].ram_available_bytes"),
@@ -57,6 +59,7 @@ def changed(path: list[str | int], value: Any) -> str:
         (["downloads"], [], "downloads"),
         (["downloads", "a"], 7, "downloads.a"),
         (["downloads", "a"], [7], "downloads.a[0]"),
+        (["downloads", "\ud800"], {}, r"downloads.'\ud800'.status"),
         (["downloads", "a", "status"], "done", "downloads.a.status"),
         (["downloads", "a"], {"downloaded": 5}, "downloads.a.status"),
         (["downloads", "a", "downloaded"], -5, "downloads.a.downloaded"),
@@ -88,7 +91,7 @@ def test_fault_is_named_by_line_and_field(path: list[str | int], value: Any, fie
     assert found["error"]["field"] == field
     assert found["error"]["message"].startswith(f"line 7, field {field}: ")
     assert len(found["error"]["message"]) < 300
-    json.dumps(found, allow_nan=False)
+    json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
 
 
 @pytest.mark.parametrize(
