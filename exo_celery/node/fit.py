@@ -4,14 +4,13 @@ import time
 from typing import Final
 from urllib.parse import urlsplit
 
-from redis import Redis
-
 from exo_celery.errors import ConfigurationError
 from exo_celery.node import machine
 from exo_celery.node.addresses import is_loopback, way_to_redis
 from exo_celery.records.node import NodeView
 from exo_celery.settings import Settings
 from exo_celery.store import client, nodes
+from exo_celery.store.client import Redis
 
 MAX_CLOCK_SKEW_SECONDS: Final = 15.0  # ticks carry an expiry by the sender's clock with 30 s of slack
 SAME_EVERYWHERE: Final = ("exo_celery", "mlx", "mlx-lm")

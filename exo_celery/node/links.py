@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import psutil
-from redis import Redis, RedisError
 
 from exo_celery.errors import LinkError
 from exo_celery.node.bell import ring
 from exo_celery.records.node import LinkRecord, Node
 from exo_celery.store import client, nodes
 from exo_celery.store import links as link_store
+from exo_celery.store.client import Redis, RedisError
 
 log = logging.getLogger(__name__)
 ROUND_SECONDS: Final = 10.0
