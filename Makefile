@@ -1,6 +1,7 @@
 # What a newcomer, a developer and CI need. `make demo` and `make test` set up all that they use.
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# The first time people see that it moves; later most of it is there already.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(wildcard .venv/installed*),--quiet)
 LOCK := uv pip compile --quiet --generate-hashes --universal --no-emit-index-url --python-version 3.11
 
 .PHONY: install demo test gates lock clean

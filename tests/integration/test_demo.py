@@ -24,7 +24,7 @@ def test_the_demo_does_the_main_job_and_leaves_nothing(tmp_path: Path) -> None:
     for node, state in (("node-1", "completed"), ("node-2", "pending"), ("node-3", "pending")):
         assert re.search(rf"{node}\W+{state}", told)
     assert "every 5 s here" in told
-    assert re.search(r"0 +│ node-1 │ 0 +│ 15 .*\n.* 1 +│ node-2 │ 15 +│ 30", told), "the ring is the two with the most bytes"
+    assert re.search(r"0 +│ node-1 │ 0 +│ 15 .*\n.* 1 +│ node-2 │ 15 +│ 30", told)  # the two with the most bytes
     assert "Paris" in told
     assert re.search(r"\d\.\d tokens/s", told)
     first_load = min(told.index(f"{node}, layers", told.index(": loading")) for node in ("node-1", "node-2"))
