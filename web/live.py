@@ -1,10 +1,12 @@
 """Live pages: one stream per tab carries every part that changed, and on a job's page its text as it grows."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from threading import Lock
 from typing import Final
 
-from flask import Blueprint, Response, render_template, request, stream_with_context
+from flask import Blueprint, Response, current_app, render_template, request, stream_with_context
 from markupsafe import escape
 
 from exo_celery import cluster
@@ -19,12 +21,30 @@ from web.panels import PAGES, JobsFilter, Panels, Render, job_page, jobs_page
 blueprint: Final = Blueprint("live", __name__, url_prefix="/live")
 
 LOOK_SECONDS: Final = 1.0
+SHARED_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 10.0  # without a change for that long, a comment keeps the connection
 
 
 def part(target: str, html: str, how: str = "innerMorph") -> str:
     """Return HTML for one element of a page, as htmx takes it; morphing keeps focus, scroll and open details."""
     return f'<hx-partial hx-target="#{target}" hx-swap="{how}">{html}</hx-partial>'
+
+
+class Lookout:
+    """Looks for all tabs that show the same page: however many there are, the store is read twice a second at most."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.seen: dict[str, tuple[float, Panels]] = {}
+
+    def look(self, page: str, render: Render) -> Panels:
+        """Return a page's parts, at most half a second old."""
+        with self.lock:
+            seen_at, panels = self.seen.get(page, (-math.inf, {}))
+            if time.monotonic() - seen_at >= SHARED_SECONDS:
+                panels = render()
+                self.seen[page] = time.monotonic(), panels
+            return panels
 
 
 class Board:
@@ -73,15 +93,15 @@ def watch(board: Board, gone: Callable[[], bool], texts: Iterable[str] = ()) -> 
 @blueprint.get("/<any(cluster, models, instances):name>")
 def page(name: str) -> Response:
     """Stream the changes of a page."""
-    c, render = the_cluster(), PAGES[name]
-    return started(Board(lambda: render(c)))
+    c, lookout, render = the_cluster(), the_lookout(), PAGES[name]
+    return started(Board(lambda: lookout.look(name, lambda: render(c))))
 
 
 @blueprint.get("/jobs")
 def jobs() -> Response:
     """Stream the changes of the list of jobs."""
-    c, chosen = the_cluster(), read_query(JobsFilter)
-    return started(Board(lambda: jobs_page(c, chosen.state)))
+    c, lookout, state = the_cluster(), the_lookout(), read_query(JobsFilter).state
+    return started(Board(lambda: lookout.look(f"jobs {state}", lambda: jobs_page(c, state))))
 
 
 @blueprint.get("/jobs/<record_id:job_id>")
@@ -90,6 +110,12 @@ def job(job_id: str) -> Response:
     c, after = the_cluster(), last_event_id()
     texts = () if request.args.get("whole") else written(cluster.follow(c, job_id, after))
     return started(Board(lambda: job_page(c, job_id)), texts)
+
+
+def the_lookout() -> Lookout:
+    """Return the lookout of the application that answers the current request."""
+    lookout: Lookout = current_app.extensions.setdefault("exo_lookout", Lookout())
+    return lookout
 
 
 def started(board: Board, texts: Iterable[str] = ()) -> Response:

@@ -11,9 +11,11 @@ FRESH_SECONDS: Final = 10  # younger than two heartbeats: no number that would f
 
 def duration(seconds: float) -> str:
     """Write a span of time in its largest unit: 47 s, 3 min, 5 h, 2 days."""
+    if seconds < 1:
+        return "under 1 s"
     for limit, unit_seconds, unit in STEPS:
         if seconds < limit:
-            return f"{max(0, seconds) // unit_seconds:.0f} {unit}"
+            return f"{seconds // unit_seconds:.0f} {unit}"
     raise AssertionError("the last step has no limit")
 
 

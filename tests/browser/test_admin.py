@@ -64,6 +64,18 @@ def test_a_model_nobody_has_stands_at_nothing(page: Page, worker: Worker) -> Non
     expect(page.locator(CELL).get_by_role("button", name="Download")).to_be_visible()
 
 
+def test_the_matrix_says_what_the_api_says(page: Page, worker: Worker) -> None:
+    for number, facts in enumerate(({"downloaded_bytes": 300}, {"status": "completed"}, {"status": "failed"}, {})):
+        held(worker, model=f"org/m{number}", **facts)
+    page.goto("/models")
+    listed = page.request.get("/api/downloads").json()["downloads"]
+    assert len(listed) == 5
+    for one in listed:
+        cell = page.locator(f'[data-node="{one["node"]}"][data-model="{one["model"]}"]')
+        done = 100 if one["status"] == "completed" else one["downloaded_bytes"] * 100 // one["total_bytes"]
+        expect(cell.locator("b")).to_have_text(f"{done} %")
+
+
 def test_placing_with_the_dialog(page: Page, worker: Worker, loads: list[str]) -> None:
     old = instances.get(worker.redis, worker.ns, "i1")
     instances.save(worker.redis, worker.ns, old.evolve(status=InstanceStatus.GONE))

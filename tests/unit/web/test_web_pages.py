@@ -54,7 +54,15 @@ def test_the_matrix_has_every_model_on_every_node() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-3, "0 s"), (47.9, "47 s"), (60, "1 min"), (3599, "59 min"), (7200, "2 h"), (200_000, "2 days")],
+    [
+        (-3, "under 1 s"),
+        (1, "1 s"),
+        (47.9, "47 s"),
+        (60, "1 min"),
+        (3599, "59 min"),
+        (7200, "2 h"),
+        (200_000, "2 days"),
+    ],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert reading.duration(seconds) == text
@@ -187,3 +195,17 @@ def test_vendored_files_are_what_their_list_says() -> None:
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.iterdir()}
     assert {name: digest for name, digest in found.items() if name not in ("SHA256SUMS", "README.md")} == listed
     assert {"LICENSE.htmx", "LICENSE.pico"} <= set(listed)
+
+
+def test_many_tabs_are_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    lookout = live.Lookout()
+
+    def render() -> dict[str, str]:
+        looks.append(1)
+        return {"a": f"look {len(looks)}"}
+
+    assert [lookout.look("models", render) for _ in range(5)] == [{"a": "look 1"}] * 5
+    assert lookout.look("jobs", render) == {"a": "look 2"}
+    monkeypatch.setattr(live, "SHARED_SECONDS", 0.0)
+    assert lookout.look("models", render) == {"a": "look 3"}
