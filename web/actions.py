@@ -8,6 +8,7 @@ from pydantic_core import to_json
 
 from exo_celery import cluster
 from exo_celery.errors import ExoError
+from exo_celery.openai.refusal import invalid
 from exo_celery.records.base import ModelId, Request
 from exo_celery.records.job import JobRequest, Message
 from exo_celery.records.model import AddModel
@@ -15,7 +16,6 @@ from web.api_nodes import DownloadRequest
 from web.context import the_cluster
 from web.errors import OUTAGES, unavailable
 from web.live import part
-from web.operation import invalid
 from web.pages import check_token
 from web.place import Wanted
 

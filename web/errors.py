@@ -3,13 +3,14 @@
 import logging
 import math
 import uuid
-from typing import Any, Final
+from typing import Final
 
 from flask import Flask, Response, g, request
 from pydantic_core import to_json
 from werkzeug.exceptions import HTTPException
 
 from exo_celery.errors import ExoError, UnavailableError
+from exo_celery.openai.refusal import error_body
 from exo_celery.store.client import TRANSIENT
 
 log = logging.getLogger(__name__)
@@ -51,20 +52,6 @@ def show_request_id(response: Response) -> Response:
     """Put the request's id on its response."""
     response.headers["x-request-id"] = g.request_id
     return response
-
-
-def error_body(error: ExoError) -> dict[str, Any]:
-    """Return an error as clients of OpenAI's API read it; our numbers come along under `details`."""
-    facts: dict[str, Any] = {
-        "message": error.message,
-        "type": error.kind,
-        "param": error.param,
-        "code": error.code,
-    }
-    numbers = dict(error.numbers)
-    loading = numbers.pop("loading", None)
-    body: dict[str, Any] = {"error": facts | ({"details": numbers} if numbers else {})}
-    return body | ({"loading": loading} if loading else {})
 
 
 def answer_error(error: ExoError) -> Response:

@@ -9,12 +9,13 @@ from pydantic_core import to_json
 
 from exo_celery import cluster
 from exo_celery.errors import ExoError, ModelNotFoundError
+from exo_celery.openai.answers import Chat, ChatCompletion, Completion, Shape, Text, V1Model, V1Models
+from exo_celery.openai.refusal import error_body
+from exo_celery.openai.requests import ChatRequest, CompletionRequest
 from exo_celery.records.job import TokenEvent, Usage
 from web import sse
 from web.context import the_cluster
-from web.errors import OUTAGES, error_body, unavailable
-from web.openai_answers import Chat, ChatCompletion, Completion, Shape, Text, V1Model, V1Models
-from web.openai_requests import ChatRequest, CompletionRequest
+from web.errors import OUTAGES, unavailable
 from web.operation import json_response, operation
 from web.waiting import Waiting, check_model
 

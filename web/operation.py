@@ -1,21 +1,19 @@
 """One way in and out of every JSON route: what a view declares is checked, answered and written in /openapi.json."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Final, TypeVar, get_origin
+from typing import Any, TypeVar, get_origin
 
 from flask import Response, request
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, to_json
+from pydantic_core import to_json
 from werkzeug.exceptions import UnsupportedMediaType
 
-from exo_celery.errors import InvalidRequestError
+from exo_celery.openai.refusal import invalid
 
 View = Callable[..., Any]
 M = TypeVar("M", bound=BaseModel)
-UNSUPPORTED: Final = "unsupported_parameter"  # also the type of a validation error that says so
 
 
 @dataclass(frozen=True)
@@ -98,34 +96,3 @@ def read_query(model: type[M]) -> M:
         return model.model_validate(values, strict=False)
     except ValidationError as error:
         raise invalid(error.errors()[0], to_json(values)) from error
-
-
-def invalid(detail: ErrorDetails, raw: bytes) -> InvalidRequestError:
-    """Return the first validation error as ours: which field, what was wrong, what came instead."""
-    if detail["type"] == "json_invalid":
-        return InvalidRequestError(f"the body is not valid JSON: {detail['msg']}")
-    param = field_path(detail, json.loads(raw))
-    message = detail["msg"].removeprefix("Value error, ")
-    if param and detail["type"] not in ("missing", "extra_forbidden"):
-        message += f" (got {json.dumps(detail['input'], default=str)[:60]})"
-    error = InvalidRequestError(f"{param}: {message}" if param else message, param=param)
-    if detail["type"] == UNSUPPORTED:
-        error.code = UNSUPPORTED
-    return error
-
-
-def field_path(detail: ErrorDetails, body: Any) -> str | None:
-    """Return where an error lies as callers write it (`messages[0].content`), or None for the whole body.
-
-    Pydantic's location also names branches of unions, which the caller never wrote: it is followed through the body.
-    """
-    path = ""
-    missing = detail["type"] == "missing"
-    for part in detail["loc"]:
-        if isinstance(part, int) and isinstance(body, list):
-            path += f"[{part}]"
-            body = body[part] if part < len(body) else None
-        elif isinstance(part, str) and isinstance(body, dict) and (part in body or missing):
-            path += f".{part}" if path else part
-            body = body.get(part)
-    return path or None

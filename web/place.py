@@ -11,10 +11,10 @@ from werkzeug.datastructures import MultiDict
 
 from exo_celery import cluster
 from exo_celery.errors import ExoError
+from exo_celery.openai.refusal import invalid
 from exo_celery.records.instance import PlacementRequest
 from exo_celery.records.node import NodeView
 from web.context import the_cluster
-from web.operation import invalid
 
 blueprint: Final = Blueprint("place", __name__, url_prefix="/place")
 

@@ -15,6 +15,7 @@ from exo_celery.errors import (
     PlacementError,
     RunnerError,
 )
+from exo_celery.openai.refusal import JobCancelledError, as_error
 from exo_celery.records.instance import PlacementRequest
 from exo_celery.records.job import Job, JobRequest, JobState, TokenEvent
 from web import sse
@@ -32,14 +33,6 @@ class ClientGoneError(ExoError):
 
     code = "client_closed_request"
     status = 499  # nginx's word for it; seen in logs only
-
-
-class JobCancelledError(ExoError):
-    """Somebody cancelled the job while its client waited. Not a 409: clients would send it again by themselves."""
-
-    code = "job_cancelled"
-    status = 410
-    kind = "invalid_request_error"
 
 
 def check_model(c: Cluster, model: str) -> None:
@@ -144,20 +137,3 @@ def raise_unless_well(end: dict[str, Any]) -> None:
     if end["state"] == JobState.CANCELLED:
         raise JobCancelledError("the job was cancelled before its end")
     raise as_error(end.get("error") or {})
-
-
-def as_error(facts: dict[str, Any]) -> ExoError:
-    """Return a job's stored error with the status and type of the class that has its code."""
-    error = ExoError(facts.get("message") or "the job failed", param=facts.get("param"))
-    error.code = facts.get("code") or ExoError.code
-    for cls in descendants(ExoError):
-        if cls.code == error.code:
-            error.status, error.kind = cls.status, cls.kind
-    return error
-
-
-def descendants(cls: type[ExoError]) -> Iterator[type[ExoError]]:
-    """Yield all classes below one."""
-    for child in cls.__subclasses__():
-        yield child
-        yield from descendants(child)

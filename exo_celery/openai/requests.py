@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from exo_celery.openai.refusal import UNSUPPORTED
 from exo_celery.queues import INTERACTIVE
 from exo_celery.records.base import Request
 from exo_celery.records.job import JobRequest, Message
-from web.operation import UNSUPPORTED
 
 CHAT_MAX_TOKENS: Final = 1024  # no model that rambles holds a slot for long
 COMPLETION_MAX_TOKENS: Final = 16  # the API's own default
