@@ -25,7 +25,7 @@ from exo_celery.models.stop import Stop
 CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 30.0  # without a byte; then the connection counts as dead
 MAX_REDIRECTS: Final = 5
-READ_BYTES: Final = 1 << 18
+READ_BYTES: Final = 1 << 20
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 USER_AGENT: Final = "exo_celery"
 

@@ -37,7 +37,7 @@ class HubSource:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._listings: dict[tuple[str, str], tuple[float, Manifest]] = {}
 
-    def offers(self, model: str) -> bool:
+    def offers(self, model: str, revision: str) -> bool:
         """Whether it may be asked for the model: always."""
         return True
 

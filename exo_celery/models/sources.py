@@ -35,8 +35,8 @@ class Source(Protocol):
 
     label: str
 
-    def offers(self, model: str) -> bool:
-        """Whether it is worth asking this source for the model; no network."""
+    def offers(self, model: str, revision: str) -> bool:
+        """Whether it is worth asking this source for the model; without asking it."""
 
     def manifest(self, model: str, revision: str, stop: Stop) -> Manifest:
         """List the model's wanted files with lengths and digests.
@@ -62,10 +62,11 @@ class FolderSource:
         self.label = f"folder {directory}"
         self._lister = Lister()
 
-    def offers(self, model: str) -> bool:
-        """Whether the folder holds the whole model."""
+    def offers(self, model: str, revision: str) -> bool:
+        """Whether the folder holds the whole model, at that revision if one is asked for."""
         try:
-            return scan(self.directory / folder_name(model)).complete
+            disk = scan(self.directory / folder_name(model))
+            return disk.complete and revision in ("", disk.revision)
         except OSError as error:
             log.warning("source folder %s cannot be read: %s", self.directory, error)
             return False
@@ -82,25 +83,25 @@ class FolderSource:
         """Read a file from an offset on."""
         path = self.directory / folder_name(manifest.model) / name
         try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                yield Stream(offset, iter(lambda: file.read(CHUNK_BYTES), b""))
+            file = path.open("rb")
         except FileNotFoundError as error:
-            raise DownloadInterruptedError(
-                f"{path} is gone from the folder that {manifest.model} comes from"
-            ) from error
+            raise DownloadInterruptedError(f"{path}, which {manifest.model} comes from, is gone") from error
+        with file:
+            file.seek(offset)
+            yield Stream(offset, iter(lambda: file.read(CHUNK_BYTES), b""))
 
 
-def choose(sources: Sequence[Source], model: str) -> Source:
+def choose(sources: Sequence[Source], model: str, revision: str = "") -> Source:
     """Return the first source that offers the model.
 
     Raises:
         DownloadError: none does; the message says what to do.
     """
     for source in sources:
-        if source.offers(model):
+        if source.offers(model, revision):
             return source
     raise DownloadError(
-        f"{model} is in none of this node's source folders and no other source may be asked (offline). "
+        f"{model} {revision} is in none of this node's source folders nor whole on another live node, "
+        "and the hub may not be asked (offline). "
         f"Put its complete folder {folder_name(model)} into a models folder of this node, or go online"
     )

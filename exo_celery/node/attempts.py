@@ -56,9 +56,9 @@ def attempt(model: str, transfer: Transfer, sources: Sequence[Source], directori
     try:
         if transfer.wish.action == "verify":
             return verify(transfer)
-        source = choose(sources, model)
-        transfer.source = source.label
         revision = transfer.wish.revision
+        source = choose(sources, model, revision)
+        transfer.source = source.label
         fetch(model, directories, source, transfer.heard, transfer.stop, revision=revision, rate=rate)
     except DownloadCancelledError as error:
         return End(Ending.CANCELLED, error.message)

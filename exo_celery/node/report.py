@@ -6,11 +6,13 @@ from exo_celery.node import agent, serving
 
 
 def downloads() -> dict[str, Any]:
-    """Return the downloads of this node as its hashes say them now."""
+    """Return the downloads of this node as its hashes say them now, and the files of those that are running."""
     if not agent.HERE:
         return what_i_serve()
     here = agent.here()
-    return {"node": here.node_id, "downloads": [d.model_dump(mode="json") for d in here.downloads.current()]}
+    files = {model: transfer.files for model, transfer in here.downloads.transfers.copy().items()}
+    told = [download.model_dump(mode="json") for download in here.downloads.current()]
+    return {"node": here.node_id, "downloads": told, "files": files}
 
 
 def node() -> dict[str, Any]:

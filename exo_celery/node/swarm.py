@@ -58,7 +58,7 @@ class Swarm:
         self._shunned: dict[tuple[str, str], float] = {}
         self._looked: dict[tuple[str, str], tuple[float, dict[str, list[Peer]]]] = {}
 
-    def offers(self, model: str) -> bool:
+    def offers(self, model: str, revision: str) -> bool:
         """Whether there is a hub to ask, or a peer that has the whole model."""
         return self.hub is not None or any(peer.whole for peer in self.peers(model))
 

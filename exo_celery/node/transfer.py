@@ -34,6 +34,11 @@ class Transfer:
         """Whether there is more now than when it began."""
         return bool(self._first and self._latest and self._latest.downloaded_bytes > self._first.downloaded_bytes)
 
+    @property
+    def files(self) -> dict[str, int]:
+        """Bytes of each file that are here."""
+        return dict(self._latest.files) if self._latest else {}
+
     def sample(self, clock: float) -> None:
         """Measure for the speed, about once a second by any steady clock."""
         if self._latest:

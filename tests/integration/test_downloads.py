@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from lookalike.checkpoints import cut, write_model
+from lookalike.hub import Hub
 from redis import Redis
 
 from exo_celery.models.manifest import Manifest
@@ -225,6 +226,9 @@ def test_a_running_download_is_ongoing_with_progress_and_no_scan_touches_it(node
     (reported,) = node.downloads.report()
     assert reported.status is DownloadStatus.ONGOING
     assert reported.source == source.label
+    files = node.downloads.transfers[MODEL].files
+    assert 0 < files[WEIGHTS] < (node.root / "source" / "org--tiny" / WEIGHTS).stat().st_size
+    assert sum(files.values()) == reported.downloaded_bytes
     source.go.set()
     node.until(lambda: node.status() == "completed")
 
@@ -448,3 +452,17 @@ def test_verify_of_what_is_not_whole_is_only_told(node: Node) -> None:
     node.wish("verify")
     assert node.wishes() == {}
     assert (node.status(), "truncated" in node.hash().error) == ("pending", True)
+
+
+def test_a_revision_that_no_folder_has_is_asked_for_elsewhere(node: Node) -> None:
+    with Hub({MODEL: node.root / "source" / "org--tiny"}) as hub:
+        settings = node.settings.model_copy(update={"hf_endpoint": hub.url})
+        node.downloads = Downloads(settings, node.redis, "n1", node.changes.append)
+        revision = hub.listing(MODEL)[0]
+        wish = Wish(action="download", revision=revision, since=client.now(node.redis))
+        store.set_wish(node.redis, node.ns, "n1", MODEL, wish)
+        node.downloads.work_off()
+        node.until(lambda: node.status() == "completed")
+        assert node.hash().revision == revision
+        assert hub.seen
+        node.downloads.stop()
