@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from exo_celery.runner.caller import Caller
-from exo_celery.runner.protocol import Connection, Event, Generate
+from exo_celery.runner.protocol import Connection, Event, Generate, GenerateRequest
 from exo_celery.runner.reply import Reply
 from exo_celery.runner.ring import Ring
 from exo_celery.runner.scheduler import Scheduler
@@ -56,15 +56,14 @@ class Engine:
         """Turn a request into a reply that can be scheduled; runs in its caller's thread."""
         request = message.request
         prompt = self._text.encode(request)
-        seed = secrets.randbits(63) if request.seed is None else request.seed
         return Reply(
             message.id,
             prompt,
-            Sampling(temperature=request.temperature, top_p=request.top_p, seed=seed),
+            sampling_of(request),
             max_tokens=min(request.max_tokens, self._text.context_length - len(prompt)),
             stops=tuple(stop for stop in request.stop if stop),
             end_tokens=self._text.end_tokens,
-            detokenizer=self._text.detokenizer(),
+            speller=self._text,
             emit=emit,
         )
 
@@ -77,11 +76,17 @@ class Engine:
 
     def _lead(self, step: Step) -> None:
         started = time.monotonic()
-        tokens = self._ring.lead(step)
+        choices = self._ring.lead(step)
         seconds = time.monotonic() - started
-        if tokens and step.prefill is None:
+        if choices and step.prefill is None:
             self._decode_seconds = seconds
-        elif tokens and step.prefill is not None:
+        elif choices and step.prefill is not None:
             self._scheduler.note_prefill(step.prefill.size, max(seconds - self._decode_seconds, 1e-4))
-        if tokens:
-            self._scheduler.take(self._ring.executor.rows, tokens)
+        if choices:
+            self._scheduler.take(self._ring.executor.rows, choices)
+
+
+def sampling_of(request: GenerateRequest) -> Sampling:
+    """Return how a request's tokens are chosen; without a seed it gets one of its own."""
+    asked = request.model_dump(include=set(Sampling.model_fields))
+    return Sampling.model_validate(asked | {"seed": secrets.randbits(63) if request.seed is None else request.seed})

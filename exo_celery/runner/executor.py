@@ -12,7 +12,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from exo_celery.runner.links import Link
 from exo_celery.runner.load import Shard
 from exo_celery.runner.sampling import Sampler, sample
-from exo_celery.runner.step import Admission, Chunk, Step
+from exo_celery.runner.step import Admission, Chunk, Sampled, Step
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Row:
 
     def __init__(self, admission: Admission, cache: list[Any]) -> None:
         self.number = admission.row
-        self.sampler = Sampler(admission.sampling)
+        self.sampler = Sampler(admission.sampling, admission.tokens)
         self.tokens = admission.tokens
         self.cache = cache
         self.prefilled = 0
@@ -88,8 +88,8 @@ class Executor:
             return False
         return True
 
-    def run(self, step: Step) -> tuple[int, ...] | None:
-        """Apply a step. Return the sampled tokens on the last rank, None elsewhere and when no row is live."""
+    def run(self, step: Step) -> Sampled | None:
+        """Apply a step. Return what was sampled on the last rank, None elsewhere and when no row is live."""
         if step.drop:
             self._drop(set(step.drop))
         inputs = list(step.tokens)
@@ -154,11 +154,11 @@ class Executor:
                 entry.extend(other)
         self._live += rows
 
-    def _decode(self, inputs: list[int]) -> tuple[int, ...] | None:
+    def _decode(self, inputs: list[int]) -> Sampled | None:
         logits = self._forward(mx.array(inputs)[:, None], self._cache, sampling=True)
         if logits is None:
             return None
-        return sample(logits[:, -1], [row.sampler for row in self._live])
+        return Sampled(choices=tuple(sample(logits[:, -1], [row.sampler for row in self._live])))
 
     def _forward(self, tokens: mx.array, cache: list[Any], *, sampling: bool = False) -> mx.array | None:
         """Run tokens (batch, length) through the local layers; return logits on the last rank when sampling."""

@@ -54,7 +54,10 @@ class ShardSpec(Record):
 
 
 class GenerateRequest(Record):
-    """What a generation asks for: messages or a prompt (text or token ids)."""
+    """What a generation asks for: messages or a prompt (text or token ids).
+
+    Penalties and biases are OpenAI's, `repetition_penalty` is a factor; `logprobs` is how many alternatives to list.
+    """
 
     model_config = Record.model_config | {"extra": "forbid"}
 
@@ -63,6 +66,13 @@ class GenerateRequest(Record):
     max_tokens: int = Field(256, ge=1)
     temperature: float = Field(0.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    min_p: float = Field(0.0, ge=0, le=1)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(1.0, gt=0, le=10)
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict, max_length=1024)
+    logprobs: int | None = Field(None, ge=0, le=20)
     seed: int | None = Field(None, ge=0, lt=2**63)
     stop: tuple[str, ...] = Field((), max_length=16)
 
@@ -162,13 +172,28 @@ class Started(Record):
     prompt_tokens: int
 
 
+class Candidate(Record):
+    """A token, spelled, with its log probability."""
+
+    token_id: int
+    token: str
+    logprob: float
+
+
+class TokenLogprobs(Candidate):
+    """A chosen token, with the likeliest at its place."""
+
+    top: tuple[Candidate, ...] = ()
+
+
 class Delta(Record):
-    """One step's tokens and the text that is certain by now; either may be empty."""
+    """One step's tokens and the text that is certain by now; either may be empty. Logprobs only where asked for."""
 
     type: Literal["delta"] = "delta"
     id: str
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Finished(Record):

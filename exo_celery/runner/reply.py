@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from exo_celery.records.job import Usage
-from exo_celery.runner.protocol import Delta, Event, Finished, Started
-from exo_celery.runner.step import Sampling
+from exo_celery.runner.protocol import Candidate, Delta, Event, Finished, Started, TokenLogprobs
+from exo_celery.runner.step import Choice, Sampling
 from exo_celery.runner.stops import StopScanner
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -26,6 +26,16 @@ class Detokenizer(Protocol):
         """Let everything be certain."""
 
 
+class Speller(Protocol):
+    """What turns tokens to text: a model's tokenizer."""
+
+    def detokenizer(self) -> Detokenizer:
+        """Return a fresh detokenizer."""
+
+    def spell(self, token: int) -> str:
+        """Return the text of a single token."""
+
+
 class Reply:
     """What a request has said so far. `emit` hears its events; `max_tokens` includes the context's limit."""
 
@@ -38,7 +48,7 @@ class Reply:
         max_tokens: int,
         stops: tuple[str, ...],
         end_tokens: frozenset[int],
-        detokenizer: Detokenizer,
+        speller: Speller,
         emit: Callable[[Event], None],
     ) -> None:
         self.id = request_id
@@ -47,7 +57,8 @@ class Reply:
         self.finished = False
         self._max_tokens = max_tokens
         self._end_tokens = end_tokens
-        self._detokenizer = detokenizer
+        self._speller = speller
+        self._detokenizer = speller.detokenizer()
         self._scanner = StopScanner(stops)
         self._emit = emit
         self._pieces: list[str] = []
@@ -63,17 +74,16 @@ class Reply:
         """Tell the caller that the request was admitted."""
         self._emit(Started(id=self.id, prompt_tokens=len(self.prompt)))
 
-    def take(self, token: int) -> None:
+    def take(self, choice: Choice) -> None:
         """Take the next token, hand it out, and finish when it was the last."""
         self._last_at = time.monotonic()
         self._first_at = self._first_at or self._last_at
-        if token in self._end_tokens:
+        if choice.token in self._end_tokens:
             self.finish("stop")
             return
         self._count += 1
-        self._detokenizer.add_token(token)
-        stopped = self._say(self._detokenizer.last_segment, (token,))
-        if stopped:
+        self._detokenizer.add_token(choice.token)
+        if self._say(self._detokenizer.last_segment, choice):
             self.finish("stop", flush=False)
         elif self._count >= self._max_tokens:
             self.finish("length")
@@ -87,16 +97,28 @@ class Reply:
         self.finished = True
         self._emit(Finished(id=self.id, finish_reason=reason, text="".join(self._pieces), usage=self._usage()))
 
-    def _say(self, text: str, token_ids: tuple[int, ...] = ()) -> bool:
+    def _say(self, text: str, choice: Choice | None = None) -> bool:
         """Emit what is certain of the text; say whether a stop string was met."""
         self._scanner, certain, stopped = self._scanner.feed(text)
-        self._say_certain(certain, token_ids)
+        self._say_certain(certain, choice)
         return stopped
 
-    def _say_certain(self, text: str, token_ids: tuple[int, ...] = ()) -> None:
-        if text or token_ids:
-            self._pieces.append(text)
-            self._emit(Delta(id=self.id, text=text, token_ids=token_ids))
+    def _say_certain(self, text: str, choice: Choice | None = None) -> None:
+        if not text and choice is None:
+            return
+        self._pieces.append(text)
+        tokens = () if choice is None else (choice.token,)
+        self._emit(Delta(id=self.id, text=text, token_ids=tokens, logprobs=self._logprobs(choice)))
+
+    def _logprobs(self, choice: Choice | None) -> tuple[TokenLogprobs, ...]:
+        if choice is None or choice.logprob is None:
+            return ()
+        top = tuple(
+            Candidate(token_id=token, token=self._speller.spell(token), logprob=logprob)
+            for token, logprob in choice.top
+        )
+        spelled = self._speller.spell(choice.token)
+        return (TokenLogprobs(token_id=choice.token, token=spelled, logprob=choice.logprob, top=top),)
 
     def _usage(self) -> Usage:
         seconds = self._last_at - self._first_at

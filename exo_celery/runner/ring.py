@@ -11,7 +11,7 @@ from exo_celery.runner.executor import Executor
 from exo_celery.runner.links import Hello, Link, Listener, connect
 from exo_celery.runner.load import Shard
 from exo_celery.runner.protocol import ShardSpec
-from exo_celery.runner.step import Sampled, Step
+from exo_celery.runner.step import Choice, Sampled, Step
 
 # How long rank 0 waits for a step: so many times what the slowest step took per token, and a base for stutters.
 PATIENCE_FACTOR: Final = 20
@@ -91,8 +91,8 @@ class Ring:
         self._answers = Answers(self._before, on_broken) if self._before is not None and spec.is_first else None
         self._seconds_per_token = 0.0
 
-    def lead(self, step: Step) -> tuple[int, ...]:
-        """Run a step on all ranks; return the sampled tokens, one for each of `executor.rows`. Rank 0 only.
+    def lead(self, step: Step) -> tuple[Choice, ...]:
+        """Run a step on all ranks; return what was sampled for each of `executor.rows`. Rank 0 only.
 
         Raises:
             LinkError: a rank is gone, or took far longer than any step before.
@@ -102,12 +102,12 @@ class Ring:
         patience = self._patience_seconds(size)
         if self._after is not None:
             self._after.patience_seconds = patience
-            self._after.send(step.model_dump_json().encode())
-        tokens = self.executor.run(step)
+            self._after.send(step.model_dump_json(exclude_defaults=True).encode())
+        sampled = self.executor.run(step)
         if self._answers is not None and self.executor.rows:
-            tokens = Sampled.model_validate_json(self._answers.next(patience)).tokens
+            sampled = Sampled.model_validate_json(self._answers.next(patience))
         self._seconds_per_token = max(self._seconds_per_token, (time.monotonic() - started) / size)
-        return tokens or ()
+        return sampled.choices if sampled else ()
 
     def follow(self) -> None:
         """Wait for the next step, pass it on, run it. All ranks but the first.
@@ -120,9 +120,9 @@ class Ring:
         frame = self._before.receive()
         if not self._spec.is_last:
             self._after.send(frame)
-        tokens = self.executor.run(Step.model_validate_json(bytes(frame)))
-        if tokens is not None:
-            self._after.send(Sampled(tokens=tokens).model_dump_json().encode())
+        sampled = self.executor.run(Step.model_validate_json(bytes(frame)))
+        if sampled is not None:
+            self._after.send(sampled.model_dump_json(exclude_defaults=True).encode())
 
     def _patience_seconds(self, size: int) -> float | None:
         """Return how long a step of so many tokens may take; the first one, in warm-up, is watched by the parent."""

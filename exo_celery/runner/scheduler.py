@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from exo_celery.runner.reply import Reply
-from exo_celery.runner.step import Admission, Chunk, Step
+from exo_celery.runner.step import Admission, Choice, Chunk, Step
 
 # Prompt tokens per step while nobody waits for a next token, and at least while somebody does.
 FULL_CHUNK: Final = 512
@@ -60,12 +60,12 @@ class Scheduler:
             self._live[row] = self._prefilling.pop(row)
         return Step(drop=drop, admit=admit, prefill=prefill, tokens=tokens)
 
-    def take(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
+    def take(self, rows: Sequence[int], choices: Sequence[Choice]) -> None:
         """Hand out a step's tokens; rows that finish are dropped with the next step."""
         self._live = {row: self._live[row] for row in rows}
-        for row, token in zip(rows, tokens, strict=True):
-            self._last_token[row] = token
-            self._live[row].take(token)
+        for row, choice in zip(rows, choices, strict=True):
+            self._last_token[row] = choice.token
+            self._live[row].take(choice)
             if self._live[row].finished:
                 self._forget(row)
 

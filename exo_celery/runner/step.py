@@ -9,11 +9,24 @@ from exo_celery.records.base import Record
 
 
 class Sampling(Record):
-    """How a row's tokens are chosen. Temperature 0 takes the likeliest."""
+    """How a row's tokens are chosen. Temperature 0 takes the likeliest; `logprobs` asks for that many alternatives."""
 
     temperature: float = 0.0
     top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = Field(default_factory=dict)
+    logprobs: int | None = None
     seed: int = 0
+
+    @property
+    def changes_logits(self) -> bool:
+        """Say whether what was generated before, or a bias, changes the logits."""
+        penalties = self.presence_penalty, self.frequency_penalty, self.repetition_penalty - 1
+        return any(penalties) or bool(self.logit_bias)
 
 
 class Admission(Record):
@@ -48,7 +61,15 @@ class Step(Record):
     tokens: tuple[int, ...] = ()
 
 
-class Sampled(Record):
-    """What the last rank answers to a step that has live rows: one token each, in the rows' order."""
+class Choice(Record):
+    """A chosen token; where asked for, its log probability and the likeliest others (token, log probability)."""
 
-    tokens: tuple[int, ...]
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Sampled(Record):
+    """What the last rank answers to a step that has live rows: one choice each, in the rows' order."""
+
+    choices: tuple[Choice, ...]

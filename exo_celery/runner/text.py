@@ -49,6 +49,11 @@ class Text:
         fresh: Detokenizer = self._tokenizer.detokenizer
         return fresh
 
+    def spell(self, token: int) -> str:
+        """Return the text of a single token."""
+        with self._lock:
+            return str(self._tokenizer.decode([token]))
+
     def encode(self, request: GenerateRequest) -> tuple[int, ...]:
         """Return a request's prompt tokens.
 

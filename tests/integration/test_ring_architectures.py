@@ -77,7 +77,8 @@ def run_rows(ranks: list[Executor]) -> dict[int, list[int]]:
             tokens=tuple(tokens.values()),
         )
         sampled = [rank.run(step) for rank in ranks][-1]
-        tokens = dict(zip(ranks[-1].rows, sampled or (), strict=True))
+        choices = sampled.choices if sampled else ()
+        tokens = {row: choice.token for row, choice in zip(ranks[-1].rows, choices, strict=True)}
         for row, token in tokens.items():
             found[row].append(token)
             if len(found[row]) == ROWS[row][2]:

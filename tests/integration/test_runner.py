@@ -107,6 +107,18 @@ def test_a_small_nucleus_is_greedy(client: EngineClient) -> None:
     assert run(client, "nucleus", prompt=[50, 60], max_tokens=6, temperature=2.0, top_p=1e-6, seed=1)[0] == greedy
 
 
+def test_logprobs_and_biases_reach_the_caller(client: EngineClient) -> None:
+    asked = {"prompt": [50, 60], "max_tokens": 3, "logprobs": 2, "logit_bias": {1234: 100.0}}
+    deltas = [event for event in client.generate("a", asked) if isinstance(event, Delta) and event.token_ids]
+    assert [delta.token_ids for delta in deltas] == [(1234,)] * 3
+    for delta in deltas:
+        (chosen,) = delta.logprobs
+        assert chosen.token_id == 1234
+        assert chosen.logprob == pytest.approx(0, abs=0.01)
+        assert len(chosen.top) == 2
+        assert chosen.top[0].token == chosen.token != ""
+
+
 def test_a_stop_string_ends_the_answer_before_it(client: EngineClient) -> None:
     whole = finished(client, "whole", prompt=[90, 91, 92], max_tokens=20).text
     stop = whole[len(whole) // 2 :][:5]

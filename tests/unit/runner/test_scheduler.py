@@ -7,7 +7,7 @@ import pytest
 from exo_celery.runner.protocol import Delta, Event, Finished, Started
 from exo_celery.runner.reply import Reply
 from exo_celery.runner.scheduler import FULL_CHUNK, LEAST_CHUNK, Scheduler
-from exo_celery.runner.step import Sampling, Step
+from exo_celery.runner.step import Choice, Sampling, Step
 
 END = 0
 
@@ -23,6 +23,16 @@ class Letters:
 
     def finalize(self) -> None:
         self.last_segment = ""
+
+
+class Alphabet:
+    """A tokenizer whose tokens are letters."""
+
+    def detokenizer(self) -> Letters:
+        return Letters()
+
+    def spell(self, token: int) -> str:
+        return chr(ord("a") + token % 26)
 
 
 class Play:
@@ -43,7 +53,7 @@ class Play:
             max_tokens=options.get("max_tokens", 5),
             stops=options.get("stops", ()),
             end_tokens=frozenset({END}),
-            detokenizer=Letters(),
+            speller=Alphabet(),
             emit=self.heard.append,
         )
         self.scheduler.submit(reply)
@@ -66,7 +76,7 @@ class Play:
             del self.waiting[row]
         self.rows += joined
         if self.rows:
-            self.scheduler.take(self.rows, [1 if token is None else token] * len(self.rows))
+            self.scheduler.take(self.rows, [Choice(token=1 if token is None else token)] * len(self.rows))
         return step
 
     def run(self) -> None:
