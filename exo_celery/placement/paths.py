@@ -14,6 +14,7 @@ SEEN_AT_MOST = 50_000  # remembered (set, end) pairs: bounds memory, costs only 
 # About as much work as one step.
 LINKS_PER_STEP = 16
 MOVES_PER_STEP = 2
+NODES_PER_EFFORT = 700  # so many more nodes make each step take as long again, for sets are longer integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class PathSearch:
             reverse=True,
         )
         self.spend = p * terrain.need
+        self.effort = 1 + len(self.order) // NODES_PER_EFFORT
         self.required = (1 << terrain.required.bit_count()) - 1
         self.worths = [terrain.worth[i] for i in self.order]
         self.rooms = [terrain.room[i] for i in self.order]
@@ -116,7 +118,7 @@ class PathSearch:
                 path.pop()
                 moves.pop()
                 continue
-            steps.take()
+            steps.take(self.effort)
             on = self.step(path[-1], move[1])
             if on.left == 0:
                 self.found.offer(on.worth, [self.order[at.node] for at in (*path, on)])
