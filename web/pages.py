@@ -93,6 +93,7 @@ def page(name: str, parts: Panels, *, live: str, section: str = "", **facts: Any
     section = section or name
     html = render_template(f"{name}.html", parts=shown, live=live, section=section, titles=TITLES, token=token, **facts)
     response = make_response(html)
+    response.headers["Cache-Control"] = "no-store"
     response.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
     return response
 

@@ -1,18 +1,23 @@
 """Server-sent events: frames, responses that stream, a cap on open ones, and whether the client is still there."""
 
+import logging
 import select
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from threading import BoundedSemaphore
 from typing import Final
 
 from flask import Response, request
 
 from exo_celery.errors import UnavailableError
+from web.errors import OUTAGES
+
+log = logging.getLogger(__name__)
 
 KEEP_ALIVE: Final = ": keep-alive\n\n"  # a comment, so that no proxy takes a long prefill for a dead connection
 MAX_STREAMS: Final = 500  # per process; each holds a connection of ours and one to Redis
 RETRY_SECONDS: Final = 5
+OUTAGE: Final = ": Redis does not answer now; come again with Last-Event-ID\n\n"
 
 open_streams: Final = BoundedSemaphore(MAX_STREAMS)
 
@@ -34,11 +39,20 @@ def stream(frames: Iterable[str]) -> Response:
             f"{MAX_STREAMS} streams are open, more are not taken; close some or ask again",
             retry_after_seconds=RETRY_SECONDS,
         )
-    response = Response(frames, mimetype="text/event-stream")
+    response = Response(until_outage(frames), mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"
     response.call_on_close(open_streams.release)
     return response
+
+
+def until_outage(frames: Iterable[str]) -> Iterator[str]:
+    """Give the frames on; when Redis goes away, end cleanly: clients come again and resume by their last event's id."""
+    try:
+        yield from frames
+    except OUTAGES as error:
+        log.warning("a stream ends early, Redis does not answer: %s", error)
+        yield OUTAGE
 
 
 def client_watch() -> Callable[[], bool]:
