@@ -1,6 +1,6 @@
 """One attempt at a download, and how it ended: what may pass, what will not, what was withdrawn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -91,3 +91,9 @@ def put_off(before: Later | None, transfer: Transfer, end: End, clock: float) ->
     seconds = max(RETRY_SECONDS[min(attempts, len(RETRY_SECONDS) - 1)], end.wait_seconds)
     reason = f"{end.reason}. Goes on by itself within {seconds:.0f} s"
     return Later(transfer.wish.since, attempts, clock + seconds, reason)
+
+
+def with_reason(found: Download, later: Mapping[str, Later]) -> Download:
+    """Return a download that waits for its next attempt with the reason why."""
+    waits = later.get(found.model)
+    return found.evolve(error=waits.reason) if waits and found.status is DownloadStatus.PENDING else found

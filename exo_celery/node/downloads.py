@@ -16,13 +16,14 @@ from exo_celery.models.rate import Rate
 from exo_celery.models.remove import remove
 from exo_celery.models.sources import Source
 from exo_celery.models.survey import ScanCache, find, survey
-from exo_celery.node.attempts import End, Ending, Later, attempt, needless, put_off
+from exo_celery.node.attempts import End, Ending, Later, attempt, needless, put_off, with_reason
 from exo_celery.node.insist import insist
 from exo_celery.node.peering import Peering
 from exo_celery.node.transfer import Transfer
 from exo_celery.records.download import Download, DownloadStatus, Wish
 from exo_celery.settings import Settings
 from exo_celery.store import downloads as store
+from exo_celery.store import events
 from exo_celery.store.client import Redis, RedisError, now
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Downloads:
         with self.lock:
             found = self.on_disk()
             running = [transfer.standing() for transfer in self.transfers.values()]
-            told = [self.with_reason(one) for one in found] + running
+            told = [with_reason(one, self.later) for one in found] + running
             written = store.replace_report(self.redis, self.ns, self.node_id, told)
             self.standing = {one.model: one for one in written}
             return written
@@ -185,13 +186,14 @@ class Downloads:
             end = End(Ending.FAILED, f"all listed files are here, but they are not a whole model: {found.error}")
         if end.how is Ending.INTERRUPTED:
             self.later[model] = put_off(before, transfer, end, time.monotonic())
-            self.say(self.with_reason(found))
+            self.say(with_reason(found, self.later))
             self.mind()
         elif end.how is Ending.FAILED and not whole:
             self.say(found.evolve(status=DownloadStatus.FAILED, error=end.reason, source=transfer.source or "none"))
         else:
             self.say(found.evolve(error=end.reason if end.how is Ending.FAILED else found.error))
-        log.info("download of %s is %s %s", model, end.how, end.reason)
+        text = f"{transfer.wish.action} of {model} on {self.node_id} is {end.how}. {end.reason}".removesuffix(". ")
+        events.add(self.redis, self.ns, "download", text, node=self.node_id, model=model)
         if end.how in (Ending.COMPLETED, Ending.FAILED):  # the wish of a cancelled one was withdrawn, or waits for us
             store.fulfil(self.redis, self.ns, self.node_id, model, transfer.wish)
 
@@ -207,11 +209,6 @@ class Downloads:
     def find(self, model: str) -> Download:
         """Return what the disks hold of a model now."""
         return find(self.settings, self.node_id, model, self.cache)
-
-    def with_reason(self, found: Download) -> Download:
-        """Return a download that waits for its next attempt with the reason why."""
-        waits = self.later.get(found.model)
-        return found.evolve(error=waits.reason) if waits and found.status is DownloadStatus.PENDING else found
 
     def say(self, download: Download) -> None:
         """Write one download."""
