@@ -40,5 +40,6 @@ def every(seconds: float, task: str) -> dict[str, Any]:
 beat_schedule = {
     "tick-downloads": every(SETTINGS.report_seconds, "exo.tick_downloads"),
     "reap-jobs": every(REAP_SECONDS, "exo.reap_jobs"),
+    "tell-ends": every(REAP_SECONDS, "exo.tell_ends"),
     "watch-nodes": every(WATCH_SECONDS, "exo.watch_nodes"),
 }
