@@ -26,10 +26,9 @@ KV_HEADS: Final = ("num_key_value_heads", "n_kv_heads", "num_kv_heads", "multi_q
 CONTEXT: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
 # The same for the tensors outside the layers.
 EMBEDDINGS: Final = frozenset({"embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embed_in", "embeddings"})
+LAYER_LISTS: Final = frozenset({"layers", "h", "blocks"})
 OUTPUTS: Final = frozenset({"lm_head", "embed_out"})
 KV_ELEMENT_BYTES: Final = 2  # a cache in 16 bit, as on a GPU; twice that where MLX computes in float32
-
-Sizes = Mapping[str, int]
 
 
 def card_from_folder(model_id: str, folder: Path) -> ModelCard:
@@ -182,11 +181,18 @@ def main_dtype(tensors: Iterable[tuple[str, int]]) -> str:
     return max(sums, key=lambda dtype: sums[dtype], default="")
 
 
-def split_bytes(sizes: Sizes) -> dict[str, int]:
-    """Return what the first and the last rank hold besides their layers.
+def split_bytes(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return what the first rank, the last rank and all layers together hold.
 
     Without a head of its own the model uses the embedding again, and the last rank holds it a second time.
     """
-    embedding = sum(size for name, size in sizes.items() if EMBEDDINGS.intersection(name.split(".")))
-    head = sum(size for name, size in sizes.items() if OUTPUTS.intersection(name.split(".")))
-    return {"embedding_bytes": embedding, "head_bytes": head or embedding}
+    embedding = head = layers = 0
+    for name, size in sizes.items():
+        parts = set(name.split("."))
+        if parts & OUTPUTS:
+            head += size
+        elif parts & LAYER_LISTS and not any(part.startswith("vision") for part in parts):
+            layers += size
+        elif parts & EMBEDDINGS:
+            embedding += size
+    return {"embedding_bytes": embedding, "head_bytes": head or embedding, "layers_bytes": layers}

@@ -75,11 +75,10 @@ def well_known(model_id: str) -> ModelCard | None:
     if shape is None:
         return None
     embedding = quantised(shape.embedding_weights)
+    layers = quantised(shape.linear_weights) + shape.vectors * NORM_BYTES
     return ModelCard(
         id=model_id,
-        storage_bytes=quantised(shape.linear_weights)
-        + shape.vectors * NORM_BYTES
-        + embedding * (1 if shape.tied else 2),
+        storage_bytes=layers + embedding * (1 if shape.tied else 2),
         n_layers=shape.layers,
         hidden_size=shape.hidden,
         num_attention_heads=shape.heads,
@@ -90,6 +89,7 @@ def well_known(model_id: str) -> ModelCard | None:
         context_length=shape.context,
         embedding_bytes=embedding,
         head_bytes=embedding,
+        layers_bytes=layers,
         kv_bytes_per_token=2 * shape.layers * shape.kv * shape.head * KV_ELEMENT_BYTES,
         source="built-in",
     )

@@ -46,13 +46,13 @@ def replace_report(redis: Redis, ns: str, node: str, found: Sequence[Download]) 
         pipe.smembers(keys.downloads(ns, node))
         pipe.smembers(keys.models(ns))
         pipe.time()
-        stored_models, catalog, (seconds, _) = pipe.execute()
+        stored_models, catalog, (seconds, micros) = pipe.execute()
     stored = of_node(redis, ns, node, stored_models)
     report = {one.model: one for one in found}
     for model in stored_models - report.keys() & catalog:
         total = stored[model].total_bytes if model in stored else 0
         report[model] = Download(node=node, model=model, total_bytes=total)
-    standing = [settle(report[model], stored.get(model), float(seconds)) for model in sorted(report)]
+    standing = [settle(report[model], stored.get(model), seconds + micros / 1e6) for model in sorted(report)]
     with redis.pipeline() as pipe:
         for one in standing:
             put(pipe, ns, one)

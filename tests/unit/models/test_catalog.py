@@ -26,6 +26,7 @@ def test_a_card_tells_what_placement_needs(tmp_path: Path) -> None:
     assert card.storage_bytes == sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
     assert (card.n_layers, card.hidden_size, card.num_attention_heads, card.num_key_value_heads) == (4, 32, 4, 2)
     assert card.embedding_bytes == card.head_bytes == 64 * 32 * 4
+    assert card.layers_bytes == 4 * (4 * 32 * 32 * 4 - 2 * 16 * 32 * 4 + 3 * 64 * 32 * 4 + 2 * 32 * 4)
     assert card.kv_bytes_per_token == 4 * 2 * 2 * 8 * 2
     assert card.context_length == 512
     assert card.supports_tensor
