@@ -137,7 +137,8 @@ def connect(url: str, proxied: bool) -> tuple[http.client.HTTPConnection, str]:
 def cut_off(wire: socket.socket) -> None:
     """Wake whoever waits for bytes on a socket."""
     with suppress(OSError):
-        wire.shutdown(socket.SHUT_RDWR)
+        # The plain socket's way: that of TLS takes the session away from the thread that is reading it.
+        socket.socket.shutdown(wire, socket.SHUT_RDWR)
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:

@@ -1,5 +1,6 @@
 """A way to stop work that waits: an event that also calls whoever must be woken."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ class Stop(threading.Event):
         super().__init__()
         self._guard = threading.Lock()
         self._callbacks: dict[int, Callable[[], None]] = {}
+        self._numbers = itertools.count()
 
     def set(self) -> None:
         """Set the event and call everybody who asked for it, once."""
@@ -26,8 +28,8 @@ class Stop(threading.Event):
     @contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
         """Have the callback called if the event is set inside this block (or was before)."""
+        key = next(self._numbers)
         with self._guard:
-            key = max(self._callbacks, default=0) + 1
             self._callbacks[key] = callback
         if self.is_set():
             callback()
