@@ -103,7 +103,11 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     if process.poll() is None:
         family = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
-        process.wait(3 * GRACE_SECONDS)
+        try:
+            process.wait(3 * GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
     _, left = psutil.wait_procs(family, timeout=GRACE_SECONDS)
     for one in left:
         one.kill()

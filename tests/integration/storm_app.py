@@ -1,4 +1,4 @@
-"""A Celery app with our settings and two trivial tasks, for test_storm.py. What is done is told in a file."""
+"""A Celery app with our settings and three small tasks, for test_storm.py. What is done is told in a file."""
 
 import os
 import time
@@ -33,3 +33,11 @@ def short(word: str) -> None:
     """Hold a slot for a moment."""
     time.sleep(0.025)
     tell(word)
+
+
+@app.task(name="storm.hold")
+def hold() -> None:
+    """Hold a slot while Redis is killed."""
+    tell("begun")
+    time.sleep(0.5)
+    tell("held")

@@ -1,6 +1,7 @@
 """Redis killed while trivial tasks are drained: no worker exits, none is deaf, a free slot is filled at once."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,8 +21,9 @@ HERE = Path(__file__).parent
 NAMESPACE = "storm"
 QUEUE = f"{NAMESPACE}:celery:storm"
 WORKERS = ("one", "two")
-# Messages waiting when the server is killed: none, about what the slots hold, far more than can be done.
-LOADS = (0, 0, 16, 16, 16, 3000, 3000, 3000)
+SLOTS = 16  # of both workers
+ROUNDS = ("idle", "half", "full", "full", "half", "full", "idle", "full")
+FULL = 2000  # messages: far more than is done until the server is killed
 
 
 class Storm:
@@ -121,19 +123,48 @@ def test_workers_survive_kills_of_redis(storm: Storm) -> None:
         workers = {name: stack.enter_context(storm.worker(name)) for name in WORKERS}
         for name in WORKERS:
             check_hearing(storm, name, -1)
-        for round_, load in enumerate(LOADS):
-            begun = len(storm.told("trivial"))
-            storm.send("storm.trivial", count=load)
-            if load > 100:  # kill in the middle: some are done, many wait
-                wait_for(partial(storm.has_told, "trivial", begun + 50), "draining")
-                assert storm.waiting() > 0, "the queue was empty before the kill: raise the load"
+        for round_, load in enumerate(ROUNDS):
+            before = {word: len(storm.told(word)) for word in ("trivial", "begun", "held")}
+            LOAD[load](storm, before, list(workers.values()))
             storm.kill()
             for name, process in workers.items():
                 check_hearing(storm, name, round_)
-                assert process.poll() is None, f"worker {name} exited in round {round_}"
+                assert process.poll() is None, f"worker {name} exited in round {round_}, {load} load"
             wait_for(lambda: not storm.waiting(), "drained")
+            if load == "full":  # at most what had left the server and not arrived
+                wait_for(partial(storm.has_told, "trivial", before["trivial"] + FULL - SLOTS), "all were done")
+            if load == "half":
+                wait_for(partial(storm.has_told, "held", before["held"] + SLOTS // 2), "what ran went on")
             with storm.client() as client:
                 assert not list(client.scan_iter(match="*unacked*"))
+
+
+Workers = list["subprocess.Popen[bytes]"]
+
+
+def idle(storm: Storm, before: dict[str, int], workers: Workers) -> None:
+    """Let nothing run."""
+    assert not storm.waiting()
+
+
+def half(storm: Storm, before: dict[str, int], workers: Workers) -> None:
+    """Let half of the slots be held."""
+    storm.send("storm.hold", count=SLOTS // 2)
+    wait_for(partial(storm.has_told, "begun", before["begun"] + SLOTS // 2), "slots are held")
+
+
+def full(storm: Storm, before: dict[str, int], workers: Workers) -> None:
+    """Let many messages wait, and some be done."""
+    for worker in workers:  # or a slow publisher would never fill the queue
+        worker.send_signal(signal.SIGSTOP)
+    storm.send("storm.trivial", count=FULL)
+    for worker in workers:
+        worker.send_signal(signal.SIGCONT)
+    wait_for(partial(storm.has_told, "trivial", before["trivial"] + 20), "draining")
+    assert storm.waiting() > 0, "the queue was empty before the kill: raise the load"
+
+
+LOAD = {"idle": idle, "half": half, "full": full}
 
 
 def drain_seconds(storm: Storm, word: str, **environ: str) -> float:

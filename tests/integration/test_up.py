@@ -117,6 +117,14 @@ def test_each_node_has_its_share_of_the_memory(cluster: Cluster) -> None:
     assert shares.pop() <= psutil.virtual_memory().total / 3
 
 
+@pytest.mark.parametrize("command", [[UP], [UP.replace("exo-celery", "celery"), "-A", "exo_celery", "exo"]])
+def test_both_command_lines_list_what_the_web_lists(cluster: Cluster, command: list[str]) -> None:
+    env = os.environ | {"EXO_REDIS_URL": cluster.told()["redis_url"]}
+    argv = [*command, "models", "--json"]
+    listed = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True, env=env)
+    assert json.loads(listed.stdout) == cluster.get("/api/models")
+
+
 def pid_of(told: Any, name: str) -> int:
     """Return a child's pid."""
     return int((told["nodes"][name] if name in told["nodes"] else told[name])["pid"])
