@@ -1,12 +1,11 @@
 """What a caller may ask of a cluster: REST, the admin UI and the command line call these and nothing below."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from exo_celery import client as submission
-from exo_celery import queues
+from exo_celery import queues, submission
 from exo_celery import settings as configuration
 from exo_celery.context import Context, open_context
 from exo_celery.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -20,13 +19,15 @@ from exo_celery.records.job import TERMINAL, Job, JobRequest, JobState, TokenEve
 from exo_celery.records.model import AddModel, ModelCard
 from exo_celery.records.node import NodeView
 from exo_celery.settings import Settings
-from exo_celery.store import cards, client, events, tokens
+from exo_celery.store import cards, client, events, job_lists, tokens
 from exo_celery.store import downloads as download_store
 from exo_celery.store import instances as instance_store
 from exo_celery.store import jobs as job_store
 from exo_celery.store import nodes as node_store
 from exo_celery.store.client import RedisError
+from exo_celery.store.job_lists import Filter
 from exo_celery.store.jobs import Outcome
+from exo_celery.submission import Terms
 from exo_celery.tasks import placement
 
 log = logging.getLogger(__name__)
@@ -247,14 +248,16 @@ def serving_state(cluster: Cluster, model_id: str) -> str:
 # Jobs
 
 
-def submit(cluster: Cluster, request: JobRequest, owner: str = "") -> Job:
+def submit(cluster: Cluster, request: JobRequest, owner: str = "", idempotency_key: str = "") -> Job:
     """Take a job: once this returns it survives any crash.
 
     Raises:
         ModelNotFoundError: the model has no card.
+        IdempotencyError: the owner has used the key for another request.
     """
     cards.get(cluster.redis, cluster.ns, request.model)
-    return submission.submit(cluster.redis, cluster.app, cluster.ns, request, owner)
+    terms = Terms(owner, idempotency_key, keep_days=cluster.settings.job_retention_days)
+    return submission.submit(cluster.redis, cluster.app, cluster.ns, request, terms)
 
 
 def job(cluster: Cluster, job_id: str) -> Job:
@@ -263,9 +266,11 @@ def job(cluster: Cluster, job_id: str) -> Job:
 
 
 def jobs(
-    cluster: Cluster, state: JobState | None = None, limit: int = 50, cursor: str | None = None
+    cluster: Cluster, state: JobState | None = None, limit: int = 50, cursor: str | None = None, **wanted: str
 ) -> tuple[list[Job], str | None]:
-    """Return a page of jobs, newest first, and the cursor of the next page.
+    """Return a page of jobs, newest first, and the cursor of the next page; `wanted` may name a model, an owner.
+
+    With a model or an owner a page may be short and still not be the last: that is the one without a cursor.
 
     Raises:
         InvalidRequestError: the cursor is not one of ours.
@@ -274,13 +279,18 @@ def jobs(
         before = float(cursor) if cursor else None
     except ValueError:
         raise InvalidRequestError(f"{cursor!r:.40} is not a cursor that a list gave", param="cursor") from None
-    found, rest = job_store.page(cluster.redis, cluster.ns, state, limit, before)
+    found, rest = job_lists.page(cluster.redis, cluster.ns, Filter(state, **wanted), limit, before)
     return found, None if rest is None else f"{rest:.6f}"
+
+
+def jobs_by_id(cluster: Cluster, ids: Sequence[str]) -> list[Job]:
+    """Return those of these jobs that exist."""
+    return job_store.many(cluster.redis, cluster.ns, ids)
 
 
 def job_counts(cluster: Cluster) -> dict[JobState, int]:
     """Return how many jobs are in each state."""
-    return job_store.counts(cluster.redis, cluster.ns)
+    return job_lists.counts(cluster.redis, cluster.ns)
 
 
 def cancel_job(cluster: Cluster, job_id: str) -> Job:
@@ -288,7 +298,19 @@ def cancel_job(cluster: Cluster, job_id: str) -> Job:
     found = job_store.get(cluster.redis, cluster.ns, job_id)
     if found.state not in TERMINAL:
         job_store.finish(cluster.redis, cluster.ns, job_id, None, Outcome(JobState.CANCELLED))
+        if found.then or found.webhook:
+            cluster.hint("exo.tell_ends")
     return job_store.get(cluster.redis, cluster.ns, job_id)
+
+
+def retry_job(cluster: Cluster, job_id: str) -> Job:
+    """Run a failed or cancelled job again.
+
+    Raises:
+        NotFoundError, ConflictError: it does not exist; it is in another state.
+    """
+    found = job_store.get(cluster.redis, cluster.ns, job_id)
+    return submission.retry(cluster.redis, cluster.app, cluster.ns, found)
 
 
 def follow(cluster: Cluster, job_id: str, after: str = "0-0") -> Iterator[TokenEvent | None]:

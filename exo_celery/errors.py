@@ -49,6 +49,22 @@ class AccessError(ExoError):
     kind = "permission_error"
 
 
+class InvalidKeyError(AccessError):
+    """No API key came, or one that is unknown, revoked or expired: bring a good one."""
+
+    code = "invalid_api_key"
+    status = 401
+    kind = "authentication_error"
+
+
+class RateLimitError(ExoError):
+    """The API key has used up its requests of this minute: ask again after `retry_after_seconds`."""
+
+    code = "rate_limit_exceeded"
+    status = 429
+    kind = "rate_limit_error"
+
+
 class NotFoundError(ExoError):
     """The named thing does not exist: the message lists what does."""
 
@@ -69,6 +85,14 @@ class ConflictError(ExoError):
     code = "conflict"
     status = 409
     kind = "conflict_error"
+
+
+class IdempotencyError(ExoError):
+    """An Idempotency-Key came again with another request: take a new key. Not a 409, which clients send again."""
+
+    code = "idempotency_key_reused"
+    status = 422
+    kind = "invalid_request_error"
 
 
 class PlacementError(ConflictError):
@@ -94,6 +118,22 @@ class UnavailableError(ExoError):
 
     code = "unavailable"
     status = 503
+    kind = "server_error"
+
+
+class TooLargeError(ExoError):
+    """A file is larger than one may be: split it."""
+
+    code = "file_too_large"
+    status = 413
+    kind = "invalid_request_error"
+
+
+class StorageFullError(ExoError):
+    """The files of all callers fill their quota: delete some, or raise it."""
+
+    code = "storage_full"
+    status = 507
     kind = "server_error"
 
 

@@ -65,6 +65,18 @@ def broker_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
+def plain_broker_settings(url: str, prefix: str) -> dict[str, Any]:
+    """Return the settings of an app that sends to a broker of somebody else's, as a stock Celery would."""
+    return {
+        "broker_url": url,
+        "broker_read_url": url,
+        "broker_write_url": url,
+        "broker_transport_options": {"socket_connect_timeout": 5} | ({"global_keyprefix": prefix} if prefix else {}),
+        "task_serializer": "json",
+        "task_ignore_result": True,
+    }
+
+
 def sender(settings: Settings) -> Celery:
     """Return an app that can only send: for the web front, the CLI and programs of other people."""
     app = Celery("exo_celery.sender", set_as_current=False)

@@ -50,7 +50,14 @@ class Settings(BaseModel):
     memory_limit: int | None = None
     cluster_secret: str | None = None
     api_key: str | None = None
+    # Ask for a key on loopback too: where several people share the machine, or a proxy that hides itself runs on it.
+    require_key: bool = False
+    # Where `exo-celery run` finds the web; without one, on this machine.
+    web_url: str | None = None
     auto_place: bool = True
+    job_retention_days: float = Field(30, gt=0, le=3650)
+    # Where continuations of jobs are sent to; without one, to our own Redis.
+    then_broker_url: str | None = None
     report_seconds: float = Field(300, gt=0)
     # The address others reach this node at; when none is given, that of the way to Redis is found.
     node_host: str | None = None

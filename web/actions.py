@@ -12,6 +12,7 @@ from exo_celery.openai.refusal import invalid
 from exo_celery.records.base import ModelId, Request
 from exo_celery.records.job import JobRequest, Message
 from exo_celery.records.model import AddModel
+from web import access
 from web.api_nodes import DownloadRequest
 from web.context import the_cluster
 from web.errors import OUTAGES, unavailable
@@ -131,7 +132,7 @@ def submit_job() -> Response:
     """Submit a job and go to its page."""
     asked = read_form(Question)
     turn = Message(role="user", content=asked.text)
-    job = cluster.submit(the_cluster(), JobRequest(model=asked.model, messages=(turn,), max_tokens=asked.max_tokens))
+    job = access.submit(JobRequest(model=asked.model, messages=(turn,), max_tokens=asked.max_tokens))
     response = make_response()
     response.headers["HX-Redirect"] = f"/jobs/{job.id}"
     return response

@@ -47,6 +47,7 @@ class JobView(Record):
     instance: str
     ring: tuple[str, ...]
     seed: int
+    deadline_at: float
     created_at: float
     started_at: float
     first_token_at: float

@@ -10,9 +10,9 @@ from pydantic_core import to_json
 
 from exo_celery import cluster
 from exo_celery.errors import InvalidRequestError
-from exo_celery.records.base import Request
+from exo_celery.records.base import ModelId, Request
 from exo_celery.records.job import JobRequest, JobState, TokenEvent
-from web import sse
+from web import access, sse
 from web.answers import Jobs, JobView
 from web.context import the_cluster
 from web.operation import json_response, operation
@@ -22,19 +22,26 @@ blueprint: Final = Blueprint("jobs", __name__, url_prefix="/api/jobs")
 EVENT_ID: Final = re.compile(r"[0-9]{1,15}-[0-9]{1,19}")
 
 
+# A key is a name that a client made up for one request: printable ASCII.
+IDEMPOTENCY_KEY: Final = re.compile(r"[!-~]{1,255}")
+JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
 class JobsQuery(Request):
     """Which jobs to list."""
 
     state: JobState | None = None
+    model: ModelId | None = None
+    ids: tuple[JobId, ...] = Field((), max_length=500)
     limit: int = Field(50, ge=1, le=500)
     cursor: Annotated[str, StringConstraints(max_length=200)] | None = None
 
 
 @blueprint.post("")
-@operation(JobView, status=202, body=JobRequest, errors=(404, 503))
+@operation(JobView, status=202, body=JobRequest, errors=(404, 422, 503))
 def submit(body: JobRequest) -> Response:
-    """Submit a job; it is durable once this answers."""
-    job = cluster.submit(the_cluster(), body)
+    """Submit a job; it is durable once this answers. The same Idempotency-Key again answers the same job."""
+    job = access.submit(body, idempotency_key())
     response = json_response(JobView.of(job), 202)
     response.headers["Location"] = f"/api/jobs/{job.id}"
     return response
@@ -43,8 +50,12 @@ def submit(body: JobRequest) -> Response:
 @blueprint.get("")
 @operation(Jobs, query=JobsQuery, errors=(503,))
 def page(query: JobsQuery) -> Jobs:
-    """List jobs, newest first."""
-    jobs, after = cluster.jobs(the_cluster(), state=query.state, limit=query.limit, cursor=query.cursor)
+    """List jobs, newest first, or those of some ids. The last page is the one whose `next` is null."""
+    if query.ids:
+        found = [job for job in cluster.jobs_by_id(the_cluster(), query.ids) if access.is_visible(job)]
+        return Jobs(jobs=[JobView.of(job) for job in found], next=None)
+    wanted = {"owner": access.owner_to_list()} | ({"model": query.model} if query.model else {})
+    jobs, after = cluster.jobs(the_cluster(), query.state, query.limit, query.cursor, **wanted)
     return Jobs(jobs=[JobView.of(job) for job in jobs], next=after)
 
 
@@ -52,14 +63,23 @@ def page(query: JobsQuery) -> Jobs:
 @operation(JobView, errors=(404, 503))
 def show(job_id: str) -> JobView:
     """Show a job: its state and, once it has ended, its text and usage."""
-    return JobView.of(cluster.job(the_cluster(), job_id))
+    return JobView.of(access.own_job(job_id))
 
 
 @blueprint.delete("/<record_id:job_id>")
 @operation(JobView, errors=(404, 409, 503))
 def cancel(job_id: str) -> JobView:
     """Cancel a job; what it has written so far stays readable."""
+    access.own_job(job_id)
     return JobView.of(cluster.cancel_job(the_cluster(), job_id))
+
+
+@blueprint.post("/<record_id:job_id>/retry")
+@operation(JobView, status=202, errors=(404, 409, 503))
+def retry(job_id: str) -> JobView:
+    """Run a failed or cancelled job again, under its own id and with all its attempts before it."""
+    access.own_job(job_id)
+    return JobView.of(cluster.retry_job(the_cluster(), job_id))
 
 
 @blueprint.get("/<record_id:job_id>/stream")
@@ -67,8 +87,18 @@ def cancel(job_id: str) -> JobView:
 def follow(job_id: str) -> Response:
     """Stream a job's events (`attempt`, `delta`, `end`); resumes after the Last-Event-ID that a client sends."""
     after = last_event_id()
-    cluster.job(the_cluster(), job_id)
+    access.own_job(job_id)
     return sse.stream(frames(cluster.follow(the_cluster(), job_id, after)))
+
+
+def idempotency_key() -> str:
+    """Return the name that the client gave its request, or ''."""
+    given = request.headers.get("Idempotency-Key", "")
+    if given and not IDEMPOTENCY_KEY.fullmatch(given):
+        raise InvalidRequestError(
+            f"Idempotency-Key {given[:60]!r} is not one: send 1 to 255 printable ASCII characters without spaces"
+        )
+    return given
 
 
 def last_event_id() -> str:

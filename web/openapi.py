@@ -23,9 +23,11 @@ ERRORS: Final = {
     409: "The state of things does not allow it now; the message says what stands in the way, with numbers.",
     410: "The job was cancelled while its client waited.",
     413: "The body is too large.",
-    415: "The body is not declared as JSON.",
+    415: "The body is not declared as JSON, or as a form where a file is sent.",
+    422: "The Idempotency-Key was used for another request.",
     500: "The server failed.",
     503: "Not now: Redis, a node or the model is not up yet. Retry-After may say when to ask again.",
+    507: "The files of all callers fill their quota.",
 }
 PARAMETER: Final = re.compile(r"<(?:([^:>]+):)?([^>]+)>")
 Declared = list[tuple[Rule, str, Operation, str]]
@@ -44,9 +46,10 @@ def document(app: Flask) -> dict[str, Any]:
             "parameters": path_parameters(rule) + query_parameters(operation),
             "responses": responses(operation, names),
         }
-        if operation.body:
-            schema = names[operation.body, "validation"]
-            described["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        if sent := operation.body or operation.form:
+            kind = "application/json" if operation.body else "multipart/form-data"
+            content = {kind: {"schema": names[sent, "validation"]}}
+            described["requestBody"] = {"required": True, "content": content}
         paths.setdefault(path, {})[method] = described
     info = {"title": "exo_celery", "version": version("exo_celery")}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": definitions}}
@@ -68,8 +71,8 @@ def schemas(declared: Declared) -> tuple[dict[tuple[Any, str], dict[str, Any]], 
     """Return the references by model and direction, and the definitions that they point to."""
     wanted: dict[tuple[Any, str], None] = {(ErrorAnswer, "serialization"): None}
     for _, _, operation, _ in declared:
-        if operation.body:
-            wanted[operation.body, "validation"] = None
+        if sent := operation.body or operation.form:
+            wanted[sent, "validation"] = None
         if is_model(operation.answer):
             wanted[operation.answer, "serialization"] = None
     references, definitions = models_json_schema(list(wanted), ref_template=REF)  # type: ignore[arg-type]
@@ -128,7 +131,7 @@ def responses(operation: Operation, names: dict[tuple[Any, str], dict[str, Any]]
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     good = {"description": "As asked.", "content": content}
-    with_body = (400, 413, 415) if operation.body else (400,) if operation.query else ()
+    with_body = (400, 413, 415) if operation.body or operation.form else (400,) if operation.query else ()
     error = {"application/json": {"schema": names[ErrorAnswer, "serialization"]}}
     bad = sorted({403, 500, *with_body, *operation.errors})
     return {str(operation.status): good} | {

@@ -18,7 +18,7 @@ from exo_celery.errors import (
 from exo_celery.openai.refusal import JobCancelledError, as_error
 from exo_celery.records.instance import PlacementRequest
 from exo_celery.records.job import Job, JobRequest, JobState, TokenEvent
-from web import sse
+from web import access, sse
 
 # A refusal (prompt too long, template error) comes within milliseconds of a job's start and wants its own status, so
 # the status line waits for the first text. A job that waits in the queue gets its status line, and keep-alives, then.
@@ -42,6 +42,7 @@ def check_model(c: Cluster, model: str) -> None:
         ModelNotFoundError: not known, or known and not to be had here.
         ModelLoadingError: on its way.
     """
+    access.check_model(model)
     cluster.model(c, model)
     state = cluster.serving_state(c, model)
     if state == "absent":
@@ -84,7 +85,7 @@ class Waiting:
         self.cluster = c
         self.client_gone = sse.client_watch()
         self.over = False
-        self.job = cluster.submit(c, request)
+        self.job = access.submit(request)
 
     def events(self, *, may_restart: bool = False) -> Iterator[TokenEvent | None]:
         """Yield the job's events, None when there is none for a while.

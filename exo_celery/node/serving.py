@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from celery import Celery
 
-from exo_celery import client
+from exo_celery import queues, submission
 from exo_celery.errors import ExoError, RunnerError
 from exo_celery.records.instance import RankStatus
 from exo_celery.records.job import Job, JobState
@@ -128,6 +128,8 @@ class Serving:
         done = patiently(
             lambda: jobs.finish(self.redis, self.ns, job.id, job.attempt, outcome), FINISH_PATIENCE_SECONDS
         )
+        if done and (job.then or job.webhook):
+            queues.hint(self.app, "exo.tell_ends", queue=queues.CLUSTER)
         if not done:
             log.info("%s attempt %d is no longer the current one: its end was refused", job.id, job.attempt)
 
@@ -137,7 +139,7 @@ class Serving:
             lambda: jobs.requeue(self.redis, self.ns, job.id, job.attempt, reason), CLAIM_PATIENCE_SECONDS
         )
         if published is not None:
-            client.publish(self.app, job.id, job.model, job.priority, published)
+            submission.publish(self.app, job.id, job.model, job.priority, published)
 
     def renew_leases(self) -> None:
         """Renew the leases of all running jobs; one that is lost is cancelled in the engine."""
@@ -170,7 +172,9 @@ def engine_id(job: Job) -> str:
 
 def engine_request(job: Job) -> dict[str, Any]:
     """Return the job's request as the engine takes it."""
-    asked = job.request.model_dump(mode="json", exclude={"model", "priority"}, exclude_none=True)
+    asked = job.request.model_dump(
+        mode="json", exclude={"model", "priority", "deadline_seconds", "webhook"}, exclude_none=True
+    )
     return asked | {"seed": job.seed}
 
 

@@ -70,14 +70,19 @@ def wait_for_redis(settings: Settings) -> None:
 
 
 def install(app: Celery) -> None:
-    """Make every worker of this app ours."""
+    """Make every worker of this app ours, and of no other: the `celery` command imports us for everybody's apps."""
     app.steps["worker"].add(WorkerStep)
-    signals.celeryd_init.connect(name_and_queues, weak=False)
+
+    def ours(sender: str, instance: Any, conf: Any, options: dict[str, Any], **_: Any) -> None:
+        if instance.app is app:
+            name_and_queues(sender, instance, conf, options)
+
+    signals.celeryd_init.connect(ours, weak=False)
     signals.worker_ready.connect(boot_report, weak=False)
     signals.worker_shutting_down.connect(hand_back, weak=False)
 
 
-def name_and_queues(sender: str, instance: Any, conf: Any, options: dict[str, Any], **_: Any) -> None:
+def name_and_queues(sender: str, instance: Any, conf: Any, options: dict[str, Any]) -> None:
     """Give a worker that was started without flags its name and its queues."""
     if SETTINGS.serve_instance:
         return

@@ -1,7 +1,7 @@
 """Jobs: durable generation requests."""
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,8 @@ class JobState(StrEnum):
 
 
 TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELLED})
+MAX_DEADLINE_SECONDS: Final = 30 * 86_400
 
 
 class Message(Request):
@@ -43,6 +45,8 @@ class JobRequest(Request):
     seed: int | None = Field(None, ge=0, lt=2**63)
     stop: tuple[str, ...] = Field((), strict=False, max_length=16)
     priority: Literal[0, 5, 9] = 5
+    deadline_seconds: float | None = Field(None, gt=0, le=MAX_DEADLINE_SECONDS)
+    webhook: str | None = Field(None, max_length=2000, pattern=r"^https?://[^\s/?#]+[^\s]*$")
 
     @model_validator(mode="after")
     def one_input(self) -> "JobRequest":
@@ -73,8 +77,20 @@ class Usage(Record):
     tokens_per_second: float = 0.0
 
 
+class Continuation(Record):
+    """A Celery signature of somebody else's app, to be sent with the job's id once the job has ended."""
+
+    signature: dict[str, Any]
+    queue: str = "celery"
+    prefix: str = ""  # of all keys of their broker, if they set one
+
+
 class Job(Record):
-    """The record of a job. `text` is its result; `reasons` say why earlier attempts ended."""
+    """The record of a job. `text` is its result; `reasons` say why earlier attempts ended.
+
+    `attempts_before` were used up when the job was last retried; `keep_seconds` is for how long it is kept after its
+    end; `then_sent_at` and `webhook_sent_at` are 0 until it was told on.
+    """
 
     id: str
     model: ModelId
@@ -82,6 +98,7 @@ class Job(Record):
     request: JobRequest
     priority: int = 5
     attempt: int = 0
+    attempts_before: int = 0
     owner: str = ""
     seed: int = 0
     text: str = ""
@@ -92,6 +109,14 @@ class Job(Record):
     note: str = ""
     instance: str = ""
     ring: tuple[str, ...] = ()
+    then: Continuation | None = None
+    webhook: str = ""
+    then_sent_at: float = 0.0
+    webhook_tries: int = 0
+    webhook_sent_at: float = 0.0
+    webhook_error: str = ""
+    keep_seconds: int = 30 * 86_400
+    deadline_at: float = 0.0
     lease_until: float = 0.0
     created_at: float = 0.0
     published_at: float = 0.0

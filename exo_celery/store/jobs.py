@@ -16,7 +16,8 @@ from exo_celery.store import keys
 from exo_celery.store.hashes import decode, encode, text
 from exo_celery.store.scripts import run
 
-SCRIPT_OWNS: Final = frozenset({"created_at", "published_at"})
+SCRIPT_OWNS: Final = frozenset({"created_at", "published_at", "deadline_at", "usage"})
+EMPTY: Final = frozenset({"", "[]", "0.0"})  # what a new record leaves out, so that a long queue stays small
 PRIORITIES: Final = (0, 5, 9)
 
 
@@ -41,10 +42,22 @@ class Outcome:
 
 
 def submit(redis: Redis, ns: str, job: Job) -> Job:
-    """Write a new job as queued; the same id again changes nothing. Returns it with its times."""
-    pairs = [part for pair in encode(job, without=SCRIPT_OWNS).items() for part in pair]
-    _, published = run(redis, "job_submit", [keys.job(ns, job.id)], [ns, job.id, job.model, job.priority, *pairs])
-    return job.evolve(created_at=float(published), published_at=float(published))
+    """Write a new job as queued and return it with its times; of a known id, return what is there."""
+    fields = {name: text for name, text in encode(job, without=SCRIPT_OWNS).items() if text not in EMPTY}
+    pairs = [part for pair in fields.items() for part in pair]
+    head = [ns, job.id, job.model, job.priority, job.owner, text(job.request.deadline_seconds)]
+    new, published = run(redis, "job_submit", [keys.job(ns, job.id)], head + pairs)
+    if not int(new):
+        return get(redis, ns, job.id)
+    at, seconds = float(published), job.request.deadline_seconds
+    return job.evolve(created_at=at, published_at=at, deadline_at=at + seconds if seconds else 0.0)
+
+
+def retry(redis: Redis, ns: str, job: Job) -> float | None:
+    """Queue a failed or cancelled job again and return when it was published; None in any other state."""
+    where = [keys.job(ns, job.id), keys.tokens(ns, job.id)]
+    outcome, published = run(redis, "job_retry", where, [ns, job.id, text(job.request.deadline_seconds)])
+    return float(published) if int(outcome) else None
 
 
 def claim(redis: Redis, ns: str, job_id: str, instance: str, ring: Sequence[str], token: str) -> Job | None:
@@ -76,7 +89,7 @@ def finish(redis: Redis, ns: str, job_id: str, attempt: int | None, outcome: Out
     event = {"state": outcome.state} | {name: fields[name] for name in ("finish_reason", "usage", "error")}
     pairs = [part for name, value in fields.items() for part in (name, text(value))]
     fence = "" if attempt is None else attempt
-    head = [ns, job_id, fence, outcome.state, json.dumps(event), keys.TOKENS_TTL, keys.JOB_TTL]
+    head = [ns, job_id, fence, outcome.state, json.dumps(event), keys.TOKENS_TTL]
     return bool(run(redis, "job_finish", [keys.job(ns, job_id), keys.tokens(ns, job_id)], head + pairs))
 
 
@@ -99,6 +112,15 @@ def fail_for_good(redis: Redis, ns: str, job_id: str) -> None:
     message = f"all {keys.ATTEMPTS} attempts failed: " + "; ".join(job.reasons)
     error = {"message": message, "type": "server_error", "param": None, "code": "attempts_exhausted"}
     finish(redis, ns, job_id, job.attempt, Outcome(JobState.FAILED, error=error))
+
+
+def fail_overdue(redis: Redis, ns: str, now: float) -> None:
+    """Fail the jobs, queued or running, whose deadline has passed."""
+    for job in many(redis, ns, redis.zrangebyscore(keys.deadlines(ns), "-inf", now, 0, 200)):
+        asked = f"{job.request.deadline_seconds:g} s" if job.request.deadline_seconds else "its time"
+        message = f"the job was not done within {asked}, it was {job.state}; submit it with a later deadline"
+        error = {"message": message, "type": "server_error", "param": "deadline_seconds", "code": "deadline_exceeded"}
+        finish(redis, ns, job.id, None, Outcome(JobState.FAILED, error=error))
 
 
 def lapsed(redis: Redis, ns: str, now: float, limit: int = 200) -> list[str]:
@@ -146,14 +168,6 @@ def waiting(redis: Redis, ns: str, models: Sequence[str]) -> dict[str, int]:
     return {model: sum(counts[at * step : (at + 1) * step]) for at, model in enumerate(models)}
 
 
-def counts(redis: Redis, ns: str) -> dict[JobState, int]:
-    """Return how many jobs are in each state, in one round trip."""
-    with redis.pipeline(transaction=False) as pipe:
-        for state in JobState:
-            pipe.zcard(keys.jobs(ns, state))
-        return dict(zip(JobState, pipe.execute(), strict=True))
-
-
 def get(redis: Redis, ns: str, job_id: str) -> Job:
     """Return a job.
 
@@ -172,22 +186,3 @@ def many(redis: Redis, ns: str, ids: Sequence[str]) -> list[Job]:
         for job_id in ids:
             pipe.hgetall(keys.job(ns, job_id))
         return [decode(Job, fields) for fields in pipe.execute() if fields]
-
-
-def page(
-    redis: Redis, ns: str, state: JobState | None, limit: int, before: float | None
-) -> tuple[list[Job], float | None]:
-    """Return a page of jobs, newest first, and from where the next goes on (None: that was the last)."""
-    index = keys.jobs(ns, state or "all")
-    top = "+inf" if before is None else f"({before:.6f}"
-    found = redis.zrevrangebyscore(index, top, "-inf", 0, limit + 1, withscores=True)
-    jobs = many(redis, ns, [job_id for job_id, _ in found[:limit]])
-    return jobs, (found[limit - 1][1] if len(found) > limit else None)
-
-
-def forget_expired(redis: Redis, ns: str, now: float) -> None:
-    """Drop index entries of jobs whose records have expired."""
-    with redis.pipeline(transaction=False) as pipe:
-        for state in ("all", JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
-            pipe.zremrangebyscore(keys.jobs(ns, state), "-inf", now - keys.JOB_TTL)
-        pipe.execute()

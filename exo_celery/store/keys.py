@@ -11,7 +11,13 @@ TAIL_SLACK: Final = 10  # a queued job's message is lost when the next to be pop
 ATTEMPTS: Final = 5  # runs of one job before it fails for good
 FETCHING_TTL: Final = 15  # a node that fetches a file for all renews its claim with the bytes that arrive
 TOKENS_TTL: Final = 3600  # token streams after a job's end
-JOB_TTL: Final = 30 * 86400
+THEN_LEASE: Final = 15  # whoever takes a due continuation or webhook has this long; then it is due again
+WEBHOOK_LEASE: Final = 60
+SESSION_TTL: Final = 12 * 3600
+UPLOAD_TTL: Final = 3600  # an upload that stopped is dropped after that
+BATCH_TTL: Final = 30 * 86400
+BATCH_HOLD: Final = 15  # renewed while its holder reads or writes files
+LINE_JOB_TTL: Final = 600  # jobs of lines, once the batch has their results
 INVITATION_TTL: Final = 15 * 60
 EVENTS_LENGTH: Final = 2000
 
@@ -94,6 +100,106 @@ def jobs(ns: str, state: str) -> str:
 def queued(ns: str, model_id: str, priority: int) -> str:
     """Sorted set by published time: queued jobs of one model and priority."""
     return f"{ns}:queued:{priority}:{model_id}"
+
+
+def owned_jobs(ns: str, owner: str) -> str:
+    """Sorted set by time of creation: the jobs of one API key."""
+    return f"{ns}:jobs:owner:{owner}"
+
+
+def deadlines(ns: str) -> str:
+    """Sorted set by deadline: jobs that must be done by then."""
+    return f"{ns}:deadlines"
+
+
+def expiring(ns: str) -> str:
+    """Sorted set by the time at which an ended job's record expires: `<job id> <owner>`."""
+    return f"{ns}:expiring"
+
+
+def outbox(ns: str, what: str) -> str:
+    """Sorted set by due time: ended jobs whose continuation (`then`) or `webhook` is still to be sent."""
+    return f"{ns}:outbox:{what}"
+
+
+def access_keys(ns: str) -> str:
+    """Hash: SHA-256 of an API key → its id; revoked ones included."""
+    return f"{ns}:keys"
+
+
+def access_key(ns: str, key_id: str) -> str:
+    """Hash: what an API key may do."""
+    return f"{ns}:key:{key_id}"
+
+
+def rate(ns: str, key_id: str, window: str) -> str:
+    """Counter with a TTL: requests of an API key in one minute."""
+    return f"{ns}:rate:{key_id}:{window}"
+
+
+def session(ns: str, digest: str) -> str:
+    """String with a TTL: the SHA-256 of the API key that a browser logged in with."""
+    return f"{ns}:session:{digest}"
+
+
+def files(ns: str) -> str:
+    """Sorted set by time of creation: files that are whole."""
+    return f"{ns}:files"
+
+
+def files_expiring(ns: str) -> str:
+    """Sorted set by the time at which a file is dropped, unfinished uploads included."""
+    return f"{ns}:files:expiring"
+
+
+def files_bytes(ns: str) -> str:
+    """Counter: what all files take, compressed."""
+    return f"{ns}:files:bytes"
+
+
+def file(ns: str, file_id: str) -> str:
+    """Hash: a file's record."""
+    return f"{ns}:file:{file_id}"
+
+
+def file_chunks(ns: str, file_id: str) -> str:
+    """Hash: number → compressed chunk of a file's content."""
+    return f"{ns}:file:{file_id}:chunks"
+
+
+def batches(ns: str) -> str:
+    """Sorted set by time of creation: batches."""
+    return f"{ns}:batches"
+
+
+def batches_active(ns: str) -> str:
+    """Sorted set by time of creation: batches that have not ended."""
+    return f"{ns}:batches:active"
+
+
+def batch(ns: str, batch_id: str) -> str:
+    """Hash: a batch, the cursor of each model in fields `cursor:<model>`."""
+    return f"{ns}:batch:{batch_id}"
+
+
+def batch_flights(ns: str, batch_id: str) -> str:
+    """Hash: line number → the line of a batch that is being worked on."""
+    return f"{ns}:batch:{batch_id}:flights"
+
+
+def batch_results(ns: str, batch_id: str) -> str:
+    """Hash: line number → what became of the line, compressed; dropped once the batch's files are written."""
+    return f"{ns}:batch:{batch_id}:results"
+
+
+def batch_hold(ns: str, batch_id: str) -> str:
+    """String with a TTL: who moves the batch on now."""
+    return f"{ns}:batch:{batch_id}:hold"
+
+
+def batch_again(ns: str, batch_id: str) -> str:
+    """String with a TTL: somebody wanted to move the batch on while it was held."""
+    return f"{ns}:batch:{batch_id}:again"
 
 
 def tokens(ns: str, job_id: str) -> str:

@@ -2,14 +2,13 @@
 
 import logging
 
-from exo_celery import client as submission
-from exo_celery import queues
+from exo_celery import queues, submission
 from exo_celery.celery import app
 from exo_celery.context import Context
 from exo_celery.errors import PlacementError
 from exo_celery.node import agent, serving
 from exo_celery.records.instance import PlacementRequest
-from exo_celery.store import cards, client, events, instances, jobs, ticks
+from exo_celery.store import cards, client, events, instances, job_lists, jobs, ticks
 from exo_celery.tasks import placement
 from exo_celery.tasks.here import context
 from worker_config.celeryconfig import REAP_SECONDS
@@ -33,8 +32,9 @@ def reap_jobs() -> None:
     if not agent.here().in_grace():
         requeue_lapsed(cluster, now)
         resend_lost(cluster, now)
+    jobs.fail_overdue(cluster.redis, cluster.ns, now)
     place_waiting(cluster)
-    jobs.forget_expired(cluster.redis, cluster.ns, now)
+    job_lists.forget_expired(cluster.redis, cluster.ns, now)
 
 
 def requeue_lapsed(cluster: Context, now: float) -> None:

@@ -8,7 +8,8 @@ from redis import Redis
 
 from exo_celery.errors import NotFoundError
 from exo_celery.records.job import Job, JobRequest, JobState, Usage
-from exo_celery.store import jobs, keys, tokens
+from exo_celery.store import job_lists, jobs, keys, outbox, tokens
+from exo_celery.store.job_lists import Filter
 from exo_celery.store.jobs import Outcome
 
 MODEL = "org/model"
@@ -175,12 +176,12 @@ def test_one_caller_sends_a_lost_message_again(redis: Redis, namespace: str) -> 
 def test_pages_come_newest_first_and_go_on_where_they_ended(redis: Redis, namespace: str) -> None:
     for number in range(7):
         submitted(redis, namespace, f"job-{number}")
-    first, after = jobs.page(redis, namespace, None, 3, None)
-    second, after = jobs.page(redis, namespace, None, 3, after)
-    third, last = jobs.page(redis, namespace, None, 3, after)
+    first, after = job_lists.page(redis, namespace, Filter(), 3, None)
+    second, after = job_lists.page(redis, namespace, Filter(), 3, after)
+    third, last = job_lists.page(redis, namespace, Filter(), 3, after)
     assert [job.id for job in (*first, *second, *third)] == [f"job-{n}" for n in range(6, -1, -1)]
     assert last is None
-    assert jobs.page(redis, namespace, JobState.FAILED, 3, None) == ([], None)
+    assert job_lists.page(redis, namespace, Filter(JobState.FAILED), 3, None) == ([], None)
 
 
 def test_waiting_counts_and_notes_by_model(redis: Redis, namespace: str) -> None:
@@ -202,3 +203,119 @@ def test_the_record_reads_plainly(redis: Redis, namespace: str) -> None:
     assert fields["state"] == "queued"
     assert fields["attempt"] == "0"
     assert json.loads(fields["request"])["prompt"] == "Where?"
+
+
+def test_a_deadline_fails_a_job_wherever_it_is(redis: Redis, namespace: str) -> None:
+    request = JobRequest(model=MODEL, prompt="Where?", deadline_seconds=60)
+    for job_id in ("job-1", "job-2"):
+        written = jobs.submit(redis, namespace, Job(id=job_id, model=MODEL, request=request))
+        assert written.deadline_at == pytest.approx(written.created_at + 60)
+    claimed(redis, namespace, "job-2")
+    jobs.fail_overdue(redis, namespace, time.time() + 50)
+    assert states(redis, namespace) == ["queued"]
+    jobs.fail_overdue(redis, namespace, time.time() + 70)
+    for job_id, was in (("job-1", "queued"), ("job-2", "running")):
+        job = jobs.get(redis, namespace, job_id)
+        assert (job.state, (job.error or {})["code"]) == (JobState.FAILED, "deadline_exceeded")
+        assert was in (job.error or {})["message"]
+    assert not jobs.finish(redis, namespace, "job-2", 1, DONE)
+    assert redis.zcard(keys.deadlines(namespace)) == 0
+
+
+def test_a_job_past_its_deadline_is_not_claimed(redis: Redis, namespace: str) -> None:
+    request = JobRequest(model=MODEL, prompt="Where?", deadline_seconds=0.01)
+    jobs.submit(redis, namespace, Job(id="job-1", model=MODEL, request=request))
+    time.sleep(0.05)
+    assert jobs.claim(redis, namespace, "job-1", "inst", [], "t1") is None
+
+
+def test_a_retried_job_has_all_its_attempts_before_it_and_old_ones_stay_fenced(redis: Redis, namespace: str) -> None:
+    job = submitted(redis, namespace)
+    assert jobs.retry(redis, namespace, job) is None  # it is still queued
+    for number in range(keys.ATTEMPTS):
+        claimed(redis, namespace, token=f"t{number}")
+        jobs.requeue(redis, namespace, "job-1", number + 1, "cable")
+    assert jobs.retry(redis, namespace, job) is not None
+    again = jobs.get(redis, namespace, "job-1")
+    assert (again.state, again.error, again.attempt, again.finished_at) == (JobState.QUEUED, None, keys.ATTEMPTS, 0)
+    assert redis.ttl(keys.job(namespace, "job-1")) == -1
+    assert claimed(redis, namespace, token="again").attempt == keys.ATTEMPTS + 1
+    assert not jobs.finish(redis, namespace, "job-1", 1, DONE)
+    assert jobs.requeue(redis, namespace, "job-1", keys.ATTEMPTS + 1, "cable") is not None  # no cap reached
+    claimed(redis, namespace, token="last")
+    assert jobs.finish(redis, namespace, "job-1", keys.ATTEMPTS + 2, DONE)
+    assert jobs.retry(redis, namespace, job) is None  # it succeeded
+    kinds = [e.kind for e in tokens.follow(redis, namespace, "job-1", "0-0", 0.1) if e]
+    assert kinds == ["attempt", "attempt", "end"]
+
+
+def test_lists_are_filtered_by_model_and_owner(redis: Redis, namespace: str) -> None:
+    for number in range(12):
+        model = f"org/m{number % 3}"
+        request = JobRequest(model=model, prompt="x")
+        owner = f"key-{number % 2}"
+        jobs.submit(redis, namespace, Job(id=f"job-{number}", model=model, request=request, owner=owner))
+    jobs.finish(redis, namespace, "job-4", None, Outcome(JobState.CANCELLED))
+
+    def listed(wanted: Filter, limit: int = 2) -> list[str]:
+        found, after = job_lists.page(redis, namespace, wanted, limit, None)
+        ids = [job.id for job in found]
+        while after is not None:
+            found, after = job_lists.page(redis, namespace, wanted, limit, after)
+            ids += [job.id for job in found]
+        return ids
+
+    assert listed(Filter(model="org/m1")) == ["job-10", "job-7", "job-4", "job-1"]
+    assert listed(Filter(owner="key-1")) == [f"job-{n}" for n in (11, 9, 7, 5, 3, 1)]
+    assert listed(Filter(owner="key-0", model="org/m1")) == ["job-10", "job-4"]
+    assert listed(Filter(JobState.CANCELLED, owner="key-0")) == ["job-4"]
+    assert listed(Filter(owner="key-9")) == []
+
+
+def test_what_was_kept_long_enough_leaves_nothing_behind(redis: Redis, namespace: str) -> None:
+    request = JobRequest(model=MODEL, prompt="x")
+    jobs.submit(redis, namespace, Job(id="job-1", model=MODEL, request=request, owner="key-1", keep_seconds=100))
+    jobs.submit(redis, namespace, Job(id="job-2", model=MODEL, request=request, owner="key-1"))
+    jobs.finish(redis, namespace, "job-1", None, Outcome(JobState.CANCELLED))
+    assert 95 < redis.ttl(keys.job(namespace, "job-1")) <= 100
+    job_lists.forget_expired(redis, namespace, time.time() + 50)
+    assert states(redis, namespace) == ["cancelled"]
+    job_lists.forget_expired(redis, namespace, time.time() + 150)
+    left = {key for key in redis.scan_iter(f"{namespace}:*") if redis.type(key) == "zset"}
+    assert not [key for key in left if redis.zscore(key, "job-1") is not None]
+    assert [job.id for job in job_lists.page(redis, namespace, Filter(owner="key-1"), 5, None)[0]] == ["job-2"]
+
+
+def test_an_end_is_one_tellers_until_its_lease_is_over(redis: Redis, namespace: str) -> None:
+    request = JobRequest(model=MODEL, prompt="x", webhook="http://127.0.0.1:1/")
+    jobs.submit(redis, namespace, Job(id="job-1", model=MODEL, request=request, webhook=request.webhook or ""))
+    assert outbox.take(redis, namespace, "webhook") is None
+    jobs.finish(redis, namespace, "job-1", None, Outcome(JobState.CANCELLED))
+    first = outbox.take(redis, namespace, "webhook")
+    assert first
+    assert first.job_id == "job-1"
+    assert outbox.take(redis, namespace, "webhook") is None
+    redis.zadd(keys.outbox(namespace, "webhook"), {"job-1": 1})  # the teller died, its lease is over
+    second = outbox.take(redis, namespace, "webhook")
+    assert second
+    outbox.done(redis, namespace, first, webhook_tries=7)  # refused: it is the second's now
+    assert redis.zcard(keys.outbox(namespace, "webhook")) == 1
+    outbox.later(redis, namespace, second, 0, webhook_tries=1)
+    third = outbox.take(redis, namespace, "webhook")
+    assert third
+    outbox.done(redis, namespace, third, webhook_tries=2)
+    assert redis.zcard(keys.outbox(namespace, "webhook")) == 0
+    assert jobs.get(redis, namespace, "job-1").webhook_tries == 2
+
+
+def test_ten_thousand_queued_jobs_stay_small(redis: Redis, namespace: str) -> None:
+    def used() -> int:
+        return int(redis.info("memory")["used_memory"])
+
+    prompt = "w" * 400
+    request = JobRequest(model=MODEL, messages=[{"role": "user", "content": prompt}])
+    before, count = used(), 2000
+    for number in range(count):
+        jobs.submit(redis, namespace, Job(id=f"job-{number:032}", model=MODEL, request=request, seed=2**62 + number))
+    each = (used() - before) / count - len(prompt)
+    assert each < 3000, f"{each:.0f} bytes each beyond the text"

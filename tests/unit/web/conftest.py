@@ -115,7 +115,7 @@ class FakeCluster:
     def delete_instance(self, c: Any, instance_id: str) -> dict[str, Any]:
         return {"id": instance_id, "status": "gone"}
 
-    def submit(self, c: Any, request: JobRequest, owner: str = "") -> Job:
+    def submit(self, c: Any, request: JobRequest, owner: str = "", idempotency_key: str = "") -> Job:
         self.model(c, request.model)
         self.submitted.append(request)
         return self.job(c, "j1")
@@ -127,13 +127,16 @@ class FakeCluster:
         done = {"state": JobState.SUCCEEDED, "text": "Paris", "finish_reason": "stop", "usage": USAGE}
         return Job(id="j1", model=MODEL, request=request, attempt=1, created_at=1700000000.25, **done)
 
-    def jobs(self, c: Any, state: Any, limit: int, cursor: Any = None) -> tuple[list[Job], str | None]:
-        self.listed = SimpleNamespace(state=state, limit=limit, cursor=cursor)
+    def jobs(self, c: Any, state: Any, limit: int, cursor: Any = None, **wanted: str) -> tuple[list[Job], str | None]:
+        self.listed = SimpleNamespace(state=state, limit=limit, cursor=cursor, **wanted)
         return [self.job(c, "j1")], "cursor-2"
 
     def cancel_job(self, c: Any, job_id: str) -> Job:
         self.cancelled.append(job_id)
         return self.job(c, job_id).evolve(state=JobState.CANCELLED)
+
+    def retry_job(self, c: Any, job_id: str) -> Job:
+        return self.job(c, job_id).evolve(state=JobState.QUEUED)
 
     def follow(self, c: Any, job_id: str, after: str = "0-0") -> Iterator[TokenEvent | None]:
         past = [event for event in self.events if event and event.id == after]
