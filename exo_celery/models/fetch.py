@@ -14,7 +14,7 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
-from exo_celery.errors import ConflictError, DownloadCancelledError, DownloadError
+from exo_celery.errors import ConflictError, DownloadCancelledError, DownloadError, DownloadInterruptedError
 from exo_celery.models.digests import digest, listed_digest
 from exo_celery.models.disk import size_of
 from exo_celery.models.folders import INDEX, LOCK, PARTIAL, checked_name, folder_name, is_tokenizer, is_weights, partial
@@ -50,7 +50,7 @@ def fetch(
         ConflictError: the same model is being downloaded into the same folder.
     """
     try:
-        manifest = checked(source.manifest(model, revision, stop))
+        manifest = checked(listing(model, directories, source, stop, revision))
         folder = destination(directories, manifest)
         with locked(folder, model):
             ledger = Ledger(manifest, progress)
@@ -60,6 +60,19 @@ def fetch(
     except OSError as error:
         raise DownloadError(f"{model} cannot be brought here: {error}") from error
     return folder
+
+
+def listing(model: str, directories: Sequence[Path], source: Source, stop: Stop, revision: str) -> Manifest:
+    """List the model at the revision asked for; else at the one that was begun, so that no right byte is lost."""
+    began = [manifest for place in directories if (manifest := read_manifest(place / folder_name(model)))]
+    if not revision and began and began[0].revision:
+        try:
+            return source.manifest(model, began[0].revision, stop)
+        except DownloadInterruptedError:
+            raise
+        except DownloadError:
+            pass  # the source has it no more, or never had: begin with what it has
+    return source.manifest(model, revision, stop)
 
 
 def checked(manifest: Manifest) -> Manifest:

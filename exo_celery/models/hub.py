@@ -46,7 +46,7 @@ class HubSource:
         at, listed = self._listings.get((model, revision), (0.0, None))
         if listed is None or time.monotonic() - at > LISTING_SECONDS:
             listed = self.ask(model, revision, stop)
-            self._listings[model, revision] = (time.monotonic(), listed)
+            self._listings[model, revision] = self._listings[model, listed.revision] = (time.monotonic(), listed)
         return listed
 
     def ask(self, model: str, revision: str, stop: Stop) -> Manifest:

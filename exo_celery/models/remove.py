@@ -4,14 +4,17 @@ import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from exo_celery.errors import ConflictError
 from exo_celery.models.fetch import locked
 from exo_celery.models.folders import folder_name
 
+DOOMED: Final = ".deleted-"
+
 
 def remove(model: str, directories: Sequence[Path]) -> None:
-    """Delete the model's folders in these directories; none there is fine.
+    """Delete the model's folders in these directories, and what a broken off deletion left; none there is fine.
 
     Raises:
         ConflictError: the folder is a link, or the model is being downloaded by another process.
@@ -22,7 +25,7 @@ def remove(model: str, directories: Sequence[Path]) -> None:
         if folder.is_symlink():
             raise ConflictError(f"{folder} is a link: remove it by hand, its target is not ours to delete")
         if folder.is_dir():
-            doomed = directory / f".deleted-{uuid.uuid4().hex}"
             with locked(folder, model):
-                folder.rename(doomed)
+                folder.rename(directory / f"{DOOMED}{uuid.uuid4().hex}")
+        for doomed in directory.glob(f"{DOOMED}*"):
             shutil.rmtree(doomed)

@@ -97,8 +97,11 @@ class Swarm:
 
     @contextmanager
     def from_peer(self, peer: Peer, manifest: Manifest, name: str, offset: int, stop: Stop) -> Iterator[Stream]:
-        """Stream from a peer. Whatever becomes of it, a next try for this file goes elsewhere for a while."""
-        self._shunned[peer.node, name] = time.monotonic() + SHUN_SECONDS
+        """Stream from a peer. Whatever becomes of it, a next try for this file goes elsewhere for a while.
+
+        For only the receiver finds out that bytes were wrong, and then asks again.
+        """
+        self._shunned[peer.node, f"{manifest.model}/{name}"] = time.monotonic() + SHUN_SECONDS
         try:
             with peer.source.open(manifest, name, offset, stop) as stream:
                 yield stream
@@ -109,9 +112,15 @@ class Swarm:
 
     def holder(self, manifest: Manifest, name: str, stop: Stop) -> Peer | None:
         """Return one of the peers that have the file whole, by chance, so that the load spreads."""
-        now = time.monotonic()
-        able = [p for p in self.look(manifest, stop).get(name, []) if self._shunned.get((p.node, name), 0.0) < now]
-        return random.choice(able) if able else None
+        able = self.look(manifest, stop).get(name, [])
+        good = [peer for peer in able if not self.shunned(peer.node, f"{manifest.model}/{name}")]
+        if not good and self.hub is None:  # nobody else to ask
+            good = able
+        return random.choice(good) if good else None
+
+    def shunned(self, node: str, what: str) -> bool:
+        """Tell whether a node is left alone for now, as to a file or, with '', altogether."""
+        return self._shunned.get((node, what), 0.0) > time.monotonic()
 
     def look(self, manifest: Manifest, stop: Stop) -> dict[str, list[Peer]]:
         """Return which peers have which files of a model whole, as of at most a second ago."""
@@ -148,11 +157,10 @@ class Swarm:
         except RedisError as error:
             log.warning("peers are not known, Redis does not answer: %s", error)
             return []
-        now = time.monotonic()
         found = [
             Peer(name, self.source(near[name], ways.get(name)), one.status is DownloadStatus.COMPLETED)
             for name, one in held.items()
-            if one.completed_files and self._shunned.get((name, ""), 0.0) < now
+            if one.completed_files and not self.shunned(name, "")
         ]
         return random.sample(found, len(found))
 

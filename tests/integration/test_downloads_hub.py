@@ -299,6 +299,26 @@ def test_a_readme_that_changes_upstream_moves_no_weights(lab: Lab) -> None:
     assert lab.hub.sent_bytes() == before
 
 
+def test_a_download_goes_on_at_the_commit_it_began_with_while_the_hub_has_it(lab: Lab) -> None:
+    began = lab.hub.listing(MODEL)[0]
+    lab.hub.when(f"/{WEIGHTS}", status(404), times=1)
+    with pytest.raises(DownloadError):
+        lab.fetch()
+    lab.fetch()
+    asked = lab.hub.asked("/api/models/")
+    assert [seen.path.partition("/revision/")[2] for seen in asked] == ["main?blobs=true", f"{began}?blobs=true"]
+
+
+def test_a_commit_that_the_hub_no_longer_has_gives_way_to_the_new_one(lab: Lab) -> None:
+    lab.hub.when(f"/{WEIGHTS}", status(404), times=1)
+    with pytest.raises(DownloadError):
+        lab.fetch()
+    write_model(lab.original, hidden=64, seed=5)
+    lab.fetch()
+    assert lab.same()
+    assert scan(lab.copy).revision == lab.hub.listing(MODEL)[0]
+
+
 def test_listings_are_remembered_for_retries(lab: Lab) -> None:
     source = lab.source()
     lab.hub.when(f"/{WEIGHTS}", status(503), times=8)
