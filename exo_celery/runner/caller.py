@@ -9,15 +9,14 @@ from typing import Final
 from exo_celery.errors import ExoError, RunnerError
 from exo_celery.runner.protocol import (
     Cancel,
-    Connection,
     Event,
     Finished,
     Generate,
     Message,
     Refused,
-    encode,
 )
 from exo_celery.runner.reply import Reply
+from exo_celery.runner.wire import Connection, encode
 
 log = logging.getLogger(__name__)
 

@@ -1,20 +1,21 @@
 """The life of a runner's child once BLAS is in place: load, link, warm up, then compute until the end."""
 
-import logging
 import queue
 import socket
+import threading
 from collections.abc import Callable
 from typing import NoReturn
 
 from exo_celery.errors import ExoError, RunnerError
 from exo_celery.runner.engine import Engine
+from exo_celery.runner.executor import batches
+from exo_celery.runner.lanes import Follower, Lane
 from exo_celery.runner.load import load_shard
-from exo_celery.runner.protocol import Connection, Loaded, Loading, Ready, ShardSpec
-from exo_celery.runner.ring import Ring, listen
+from exo_celery.runner.protocol import Loaded, Loading, Ready, ShardSpec
+from exo_celery.runner.ring import Ring, link_up, listen
 from exo_celery.runner.step import Admission, Chunk, Step
 from exo_celery.runner.text import Text
-
-log = logging.getLogger(__name__)
+from exo_celery.runner.wire import Connection
 
 WARM_ROW = -1
 WARM_TOKENS = (0,) * 9
@@ -38,20 +39,40 @@ def run(
     total = spec.end_layer - spec.start_layer
     shard = load_shard(spec, lambda done: control.send(Loading(layers=done, total_layers=total)))
     text = Text(spec.model_dir, shard.config, shard.context_length) if spec.is_first else None
-    listener = listen(spec, ring_key)
+    slots, lanes = (spec.slots, spec.world) if batches(shard) else (1, 1)
+    listener = listen(spec, ring_key, lanes)
     control.send(Loaded(port=listener.port if listener else 0, weights_bytes=shard.weights_bytes))
-    ring = Ring(spec, shard, ring_key, listener, peers.get(), give_up)
-    slots = spec.slots if ring.executor.batches else 1
+    neighbours = link_up(spec, ring_key, listener, peers.get(), lanes)
+    computing = threading.Lock()
+    rings = [Ring(spec, shard, each, computing, give_up) for each in neighbours]
+    ready = Ready(slots=slots, context_length=shard.context_length)
     if text is None:
-        ring.follow()
-        control.send(Ready(slots=slots, context_length=shard.context_length))
-        while True:
-            ring.follow()
-    warm_up(ring)
-    engine = Engine(ring, text, slots)
-    engine.serve(callers)
-    control.send(Ready(slots=slots, context_length=shard.context_length))
-    engine.run()
+        follow(rings, lambda: control.send(ready))
+    else:
+        lead(rings, text, slots, callers, lambda: control.send(ready))
+
+
+def follow(rings: list[Ring], on_ready: Callable[[], None]) -> None:
+    """Follow each lane in a thread of its own; ready with the first step of any."""
+    stepped = threading.Event()
+    followers = [Follower(number, ring, stepped.set) for number, ring in enumerate(rings)]
+    for follower in followers:
+        follower.start()
+    stepped.wait()
+    on_ready()
+    followers[0].join()
+
+
+def lead(rings: list[Ring], text: Text, slots: int, callers: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Warm the lanes up, then lead each in a thread of its own."""
+    for ring in rings:
+        warm_up(ring)
+    lanes = [Lane(number, ring) for number, ring in enumerate(rings)]
+    for lane in lanes:
+        lane.start()
+    Engine(lanes, text, slots).serve(callers)
+    on_ready()
+    lanes[0].join()
 
 
 def warm_up(ring: Ring) -> None:

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from exo_celery.errors import InvalidRequestError, RunnerError
 from exo_celery.runner.protocol import (
     Cancel,
-    Connection,
     Delta,
     Event,
     Finished,
@@ -24,6 +23,7 @@ from exo_celery.runner.protocol import (
     Refused,
     Started,
 )
+from exo_celery.runner.wire import Connection
 
 log = logging.getLogger(__name__)
 

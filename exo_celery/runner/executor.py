@@ -2,6 +2,7 @@
 
 import logging
 import struct
+import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from exo_celery.runner.links import Link
 from exo_celery.runner.load import Shard
 from exo_celery.runner.sampling import Sampler, sample
-from exo_celery.runner.step import Admission, Chunk, Sampled, Step
+from exo_celery.runner.step import Admission, Choice, Chunk, Sampled, Step
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +58,12 @@ class Executor:
     """One rank's state of the ring, and the only user of its model.
 
     `before` and `after` are the links to the neighbours whose hidden states come in and go out; None at the edges.
+    `computing` is held while the machine computes, never while this rank waits: lanes take turns.
     """
 
-    def __init__(self, shard: Shard, before: Link | None, after: Link | None) -> None:
+    def __init__(self, shard: Shard, before: Link | None, after: Link | None, computing: threading.Lock) -> None:
         self._shard = shard
+        self._computing = computing
         self._before, self._after = before, after
         self._waiting: dict[int, Row] = {}
         self._live: list[Row] = []
@@ -72,21 +75,6 @@ class Executor:
     def rows(self) -> tuple[int, ...]:
         """The numbers of the live rows, in the order of their tokens."""
         return tuple(row.number for row in self._live)
-
-    @property
-    def batches(self) -> bool:
-        """Say whether rows can share a step; mlx-lm cannot batch every architecture. Nothing is computed here."""
-        caches = [make_prompt_cache(self._shard.model) for _ in range(UNLIKELY_HEADS)]
-        if not all(mergeable(entry) for entry in caches[0]):
-            return False
-        try:
-            merged = merge(caches)
-            for length in (2, 1):
-                self._shard.model(mx.zeros((UNLIKELY_HEADS, length), mx.int32), cache=merged)
-        except ValueError as error:
-            log.info("rows are served one at a time, mlx-lm cannot batch them: %s", error)
-            return False
-        return True
 
     def run(self, step: Step) -> Sampled | None:
         """Apply a step. Return what was sampled on the last rank, None elsewhere and when no row is live."""
@@ -155,26 +143,28 @@ class Executor:
         self._live += rows
 
     def _decode(self, inputs: list[int]) -> Sampled | None:
-        logits = self._forward(mx.array(inputs)[:, None], self._cache, sampling=True)
-        if logits is None:
-            return None
-        return Sampled(choices=tuple(sample(logits[:, -1], [row.sampler for row in self._live])))
+        samplers = [row.sampler for row in self._live]
+        choices = self._forward(mx.array(inputs)[:, None], self._cache, samplers)
+        return None if choices is None else Sampled(choices=tuple(choices))
 
-    def _forward(self, tokens: mx.array, cache: list[Any], *, sampling: bool = False) -> mx.array | None:
-        """Run tokens (batch, length) through the local layers; return logits on the last rank when sampling."""
-        boundary = self._shard.boundary
-        if self._before is not None:
-            boundary.incoming = unpack(self._before.receive())
-        logits: mx.array = self._shard.model(tokens, cache=cache)
-        if self._after is not None:
-            assert boundary.outgoing is not None
-            self._after.send(pack(boundary.outgoing))
-        if sampling and self._after is None:
-            mx.eval(logits, [entry.state for entry in cache])
-        else:
-            mx.eval([entry.state for entry in cache])
-        boundary.incoming = boundary.outgoing = None
-        return logits if sampling and self._after is None else None
+    def _forward(
+        self, tokens: mx.array, cache: list[Any], samplers: list[Sampler] | None = None
+    ) -> list[Choice] | None:
+        """Run tokens (batch, length) through the local layers; sample on the last rank, for the samplers given."""
+        incoming = None if self._before is None else self._before.receive()
+        with self._computing:
+            boundary = self._shard.boundary
+            boundary.incoming = None if incoming is None else unpack(incoming)
+            logits = self._shard.model(tokens, cache=cache)
+            hidden, boundary.incoming, boundary.outgoing = boundary.outgoing, None, None
+            states = [entry.state for entry in cache]
+            if self._after is None or hidden is None:
+                mx.eval([logits] if samplers else [], states)
+                return sample(logits[:, -1], samplers) if samplers else None
+            mx.eval(hidden, states)
+            outgoing = pack(hidden)
+        self._after.send(outgoing)
+        return None
 
 
 def mergeable(entry: Any) -> bool:
@@ -186,3 +176,18 @@ def mergeable(entry: Any) -> bool:
 def merge(caches: list[list[Any]]) -> list[Any]:
     """Return the caches of several rows as one batch's, layer by layer."""
     return [entries[0].merge(list(entries)) for entries in zip(*caches, strict=True)]
+
+
+def batches(shard: Shard) -> bool:
+    """Say whether rows can share a step; mlx-lm cannot batch every architecture. Nothing is computed here."""
+    caches = [make_prompt_cache(shard.model) for _ in range(UNLIKELY_HEADS)]
+    if not all(mergeable(entry) for entry in caches[0]):
+        return False
+    try:
+        merged = merge(caches)
+        for length in (2, 1):
+            shard.model(mx.zeros((UNLIKELY_HEADS, length), mx.int32), cache=merged)
+    except ValueError as error:
+        log.info("rows are served one at a time, mlx-lm cannot batch them: %s", error)
+        return False
+    return True

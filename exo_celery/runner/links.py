@@ -14,6 +14,7 @@ import secrets
 import socket
 import struct
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -106,19 +107,25 @@ class Link:
 class Listener:
     """Where the previous rank connects, from the moment it is made. Strangers and silent callers hold nobody up."""
 
-    def __init__(self, host: str, key: bytes, expected: Hello) -> None:
+    def __init__(self, host: str, key: bytes, expected: Sequence[Hello]) -> None:
         self._sock = socket.create_server((host, 0))
-        self._key, self._expected = key, expected
+        self._key, self._expected = key, tuple(expected)
         self._pending = threading.BoundedSemaphore(PENDING_HANDSHAKES)
-        self._found: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[tuple[Hello, socket.socket]] = queue.SimpleQueue()
         self.port: int = self._sock.getsockname()[1]
         threading.Thread(target=self._accept, name="links", daemon=True).start()
 
-    def link(self) -> Link:
-        """Wait for the previous rank, then close the port. The deadline is kept by whoever started the ring."""
-        sock = self._found.get()
+    def links(self) -> list[Link]:
+        """Wait for all expected links, then close the port; return them in the order in which they were expected.
+
+        The deadline is kept by whoever started the ring.
+        """
+        found: dict[Hello, socket.socket] = {}
+        while len(found) < len(self._expected):
+            hello, sock = self._found.get()
+            found.setdefault(hello, sock)
         self.close()
-        return Link(tuned(sock))
+        return [Link(tuned(found[hello])) for hello in self._expected]
 
     def close(self) -> None:
         """Close the port."""
@@ -139,8 +146,7 @@ class Listener:
 
     def _welcome(self, sock: socket.socket) -> None:
         try:
-            answer_handshake(sock, self._key, self._expected)
-            self._found.put(sock)
+            self._found.put((answer_handshake(sock, self._key, self._expected), sock))
         except LinkError as error:
             log.warning("a caller at port %d was turned away: %s", self.port, error.message)
             sock.close()
@@ -176,8 +182,8 @@ def connect(address: str, key: bytes, hello: Hello) -> Link:
     return Link(tuned(sock))
 
 
-def answer_handshake(sock: socket.socket, key: bytes, expected: Hello) -> None:
-    """Let a caller prove that it is the neighbour we wait for.
+def answer_handshake(sock: socket.socket, key: bytes, expected: Sequence[Hello]) -> Hello:
+    """Let a caller prove that it is the neighbour we wait for; return which link it is.
 
     Raises:
         LinkError: it is not, or it took longer than five seconds.
@@ -194,9 +200,11 @@ def answer_handshake(sock: socket.socket, key: bytes, expected: Hello) -> None:
         proof = bytes(link.receive(HANDSHAKE_BYTES))
         if not hmac.compare_digest(proof, sign(key, b"connector", greeting, nonce)):
             raise LinkError("the caller does not know this ring's key")
-        if not names(greeting, expected):
+        hello = next((each for each in expected if names(greeting, each)), None)
+        if hello is None:
             raise LinkError("the caller belongs to another ring or rank")
         link.send(CONFIRMED)
+        return hello
     finally:
         deadline.cancel()
 

@@ -17,7 +17,8 @@ from typing import Final, NoReturn
 from exo_celery import settings
 from exo_celery.errors import ExoError, RunnerError
 from exo_celery.runner import blas
-from exo_celery.runner.protocol import Connection, Failed, Link, Start
+from exo_celery.runner.protocol import Failed, Link, Start
+from exo_celery.runner.wire import Connection
 
 log = logging.getLogger("exo_celery.runner")
 
@@ -36,13 +37,10 @@ def main(fd: int) -> NoReturn:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     listener = socket.socket(fileno=fd)
     control = Connection(listener.accept()[0])
-    try:
-        be_rank(control, listener)
-    except ExoError as error:
-        give_up(control, error)
-    except Exception as error:
-        log.exception("the runner failed")
-        give_up(control, RunnerError(f"{type(error).__name__}: {error}"))
+    # Whatever goes wrong in any thread ends the process: a rank that lost a thread would hold up its ring.
+    threading.excepthook = lambda args: give_up(control, args.exc_value)
+    sys.excepthook = lambda kind, error, trace: give_up(control, error)
+    be_rank(control, listener)
 
 
 def be_rank(control: Connection, listener: socket.socket) -> NoReturn:
@@ -61,8 +59,11 @@ def be_rank(control: Connection, listener: socket.socket) -> NoReturn:
     raise RunnerError("the rank ended without a reason")
 
 
-def give_up(control: Connection, error: ExoError) -> NoReturn:
+def give_up(control: Connection, error: BaseException | None) -> NoReturn:
     """Tell the parent why, and end at once: nothing of a broken ring is worth cleaning up."""
+    if not isinstance(error, ExoError):
+        log.error("the runner failed", exc_info=error)
+        error = RunnerError(f"{type(error).__name__}: {error}")
     log.error("%s", error.message)
     with suppress(RunnerError):  # the parent is gone too
         control.send(Failed(code=error.code, message=error.message))

@@ -14,7 +14,6 @@ from typing import Final
 
 from exo_celery.errors import RunnerError
 from exo_celery.runner.protocol import (
-    Connection,
     ControlEvent,
     Exited,
     Failed,
@@ -26,6 +25,7 @@ from exo_celery.runner.protocol import (
     Start,
     Stop,
 )
+from exo_celery.runner.wire import Connection
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,10 @@ class Speller(Protocol):
 
 
 class Reply:
-    """What a request has said so far. `emit` hears its events; `max_tokens` includes the context's limit."""
+    """What a request has said so far. `emit` hears its events, `on_finish` that it ended.
+
+    `max_tokens` includes the context's limit.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Reply:
         end_tokens: frozenset[int],
         speller: Speller,
         emit: Callable[[Event], None],
+        on_finish: Callable[["Reply"], None],
     ) -> None:
         self.id = request_id
         self.prompt = prompt
@@ -61,6 +65,7 @@ class Reply:
         self._detokenizer = speller.detokenizer()
         self._scanner = StopScanner(stops)
         self._emit = emit
+        self._on_finish = on_finish
         self._pieces: list[str] = []
         self._count = 0
         self._first_at = self._last_at = 0.0
@@ -96,6 +101,7 @@ class Reply:
                 self._say_certain(self._scanner.held)
         self.finished = True
         self._emit(Finished(id=self.id, finish_reason=reason, text="".join(self._pieces), usage=self._usage()))
+        self._on_finish(self)
 
     def _say(self, text: str, choice: Choice | None = None) -> bool:
         """Emit what is certain of the text; say whether a stop string was met."""

@@ -1,9 +1,10 @@
-"""A rank's place in the ring: links to its neighbours, and the lockstep over them."""
+"""A rank's place in the ring: links to its neighbours, and the lockstep over them, lane by lane."""
 
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from exo_celery.errors import LinkError, RunnerError
@@ -18,16 +19,40 @@ PATIENCE_FACTOR: Final = 20
 PATIENCE_SECONDS: Final = 30.0
 
 
-def listen(spec: ShardSpec, key: bytes) -> Listener | None:
-    """Open the port at which the previous rank connects; a ring of one needs none."""
+@dataclass(frozen=True)
+class Neighbours:
+    """The links of one lane to the rank before and the rank after; a ring of one has none."""
+
+    before: Link | None = None
+    after: Link | None = None
+
+
+def listen(spec: ShardSpec, key: bytes, lanes: int) -> Listener | None:
+    """Open the port at which the previous rank connects, once for each lane; a ring of one needs none."""
     if spec.world == 1:
         return None
-    return Listener(spec.host, key, hello(spec, (spec.rank - 1) % spec.world, spec.rank))
+    previous = (spec.rank - 1) % spec.world
+    return Listener(spec.host, key, [hello(spec, previous, spec.rank, lane) for lane in range(lanes)])
 
 
-def hello(spec: ShardSpec, from_rank: int, to_rank: int) -> Hello:
+def link_up(
+    spec: ShardSpec, key: bytes, listener: Listener | None, peers: Sequence[str], lanes: int
+) -> list[Neighbours]:
+    """Link up with both neighbours, once for each lane.
+
+    Raises:
+        LinkError: the next rank cannot be reached, or does not know the key.
+    """
+    if listener is None:
+        return [Neighbours()] * lanes
+    following = (spec.rank + 1) % spec.world
+    after = [connect(peers[following], key, hello(spec, spec.rank, following, lane)) for lane in range(lanes)]
+    return [Neighbours(*pair) for pair in zip(listener.links(), after, strict=True)]
+
+
+def hello(spec: ShardSpec, from_rank: int, to_rank: int, lane: int) -> Hello:
     """Name a link of this forming of the ring."""
-    return Hello(spec.instance, spec.epoch, from_rank, to_rank)
+    return Hello(spec.instance, spec.epoch, from_rank, to_rank, lane)
 
 
 class Answers:
@@ -59,34 +84,25 @@ class Answers:
 
 
 class Ring:
-    """The ring as one rank sees it. Any LinkError means that the whole group ends."""
+    """One lane of the ring as one rank sees it. Any LinkError means that the whole group ends."""
 
     def __init__(
         self,
         spec: ShardSpec,
         shard: Shard,
-        key: bytes,
-        listener: Listener | None,
-        peers: Sequence[str],
+        neighbours: Neighbours,
+        computing: threading.Lock,
         on_broken: Callable[[LinkError], None],
     ) -> None:
-        """Link up with both neighbours. `on_broken` is called from a thread when the ring breaks in rank 0's sleep.
-
-        Raises:
-            LinkError: the next rank cannot be reached, or does not know the key.
-        """
+        """Take a place. `on_broken` is called from a thread when the ring breaks in rank 0's sleep."""
         self._spec = spec
-        self._before: Link | None = None
-        self._after: Link | None = None
-        if listener is not None:
-            following = (spec.rank + 1) % spec.world
-            self._after = connect(peers[following], key, hello(spec, spec.rank, following))
-            self._before = listener.link()
+        self._before, self._after = neighbours.before, neighbours.after
         # Hidden states flow from first to last; from last to first only tokens do.
         self.executor = Executor(
             shard,
             before=None if spec.is_first else self._before,
             after=None if spec.is_last else self._after,
+            computing=computing,
         )
         self._answers = Answers(self._before, on_broken) if self._before is not None and spec.is_first else None
         self._seconds_per_token = 0.0

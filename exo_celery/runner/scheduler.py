@@ -1,6 +1,5 @@
 """What the ring does next: rank 0's decisions about rows and prefill. No MLX, no IO, no clock."""
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,12 +16,11 @@ SMOOTHING: Final = 0.3
 
 
 class Scheduler:
-    """The rows of a ring. Requests wait, are prefilled, live, and are dropped in the step after they finished."""
+    """The rows of a lane. Requests arrive, are prefilled, live, and are dropped in the step after they finished."""
 
-    def __init__(self, slots: int) -> None:
-        self._slots = slots
+    def __init__(self) -> None:
         self._next_row = 0
-        self._queue: deque[Reply] = deque()
+        self._arrived: list[Reply] = []
         self._prefilling: dict[int, Reply] = {}
         self._remaining: dict[int, int] = {}
         self._live: dict[int, Reply] = {}
@@ -33,19 +31,19 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Say whether no step is needed."""
-        return not (self._queue or self._prefilling or self._live or self._drop)
+        return not (self._arrived or self._prefilling or self._live or self._drop)
 
     def submit(self, reply: Reply) -> None:
-        """Queue a request."""
-        self._queue.append(reply)
+        """Take a request into the next step."""
+        self._arrived.append(reply)
 
     def cancel(self, reply: Reply) -> None:
         """Finish a request now; its row is gone in the next step. One that has finished is left alone."""
         if reply.finished:
             return
         reply.finish("cancelled")
-        if reply in self._queue:
-            self._queue.remove(reply)
+        if reply in self._arrived:
+            self._arrived.remove(reply)
         for row in [row for row, other in (self._prefilling | self._live).items() if other is reply]:
             self._forget(row)
 
@@ -81,15 +79,15 @@ class Scheduler:
         self._drop.append(row)
 
     def _admissions(self) -> list[Admission]:
-        """Give waiting requests the slots that are free."""
+        """Give each arrival a row."""
         admitted = []
-        while self._queue and len(self._prefilling) + len(self._live) < self._slots:
-            reply = self._queue.popleft()
+        for reply in self._arrived:
             row, self._next_row = self._next_row, self._next_row + 1
             self._prefilling[row] = reply
             self._remaining[row] = reply.to_prefill
             admitted.append(Admission(row=row, tokens=reply.prompt, sampling=reply.sampling))
             reply.start()
+        self._arrived.clear()
         return admitted
 
     def _next_chunk(self) -> Chunk | None:

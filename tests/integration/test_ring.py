@@ -78,6 +78,14 @@ def test_any_split_answers_as_mlx_lm_does(tiny: Path, cuts: tuple[int, ...], exp
         assert answers(client) == (expected_tiny, expected_tiny)
 
 
+def test_rows_in_several_lanes_get_the_tokens_they_get_alone(tiny: Path) -> None:
+    requests = {str(i): {"prompt": [40 + i] * (i + 1), "max_tokens": 8} for i in range(20)}
+    with ring(tiny, (0, 2, 4, 6), slots=20) as (_, client):
+        together = run_all(client, requests)
+        alone = {name: run(client, name, **request)[0] for name, request in requests.items()}
+    assert together == alone
+
+
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_the_death_of_any_rank_ends_all(tiny: Path, victim: int) -> None:
     with ring(tiny, (0, 2, 4, 6)) as (group, client):

@@ -4,6 +4,7 @@ The ranks of a ring run here in one process, one after another, with queues for 
 """
 
 import importlib
+import threading
 from collections import deque
 from typing import Any
 
@@ -14,7 +15,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from tiny_architectures import ARCHITECTURES, LAYERS, build
 
 from exo_celery.errors import RunnerError
-from exo_celery.runner.executor import Executor
+from exo_celery.runner.executor import Executor, batches
 from exo_celery.runner.load import Shard
 from exo_celery.runner.parallel import Boundary, stage
 from exo_celery.runner.step import Admission, Chunk, Step
@@ -55,7 +56,7 @@ def executors(name: str, cuts: tuple[int, ...]) -> list[Executor]:
         model, boundary = build(name), Boundary()
         if len(cuts) > 2:
             stage(model, cuts[rank], cuts[rank + 1], boundary)
-        made.append(Executor(Shard(model, {}, boundary, 0), pipes[rank], pipes[rank + 1]))
+        made.append(Executor(Shard(model, {}, boundary, 0), pipes[rank], pipes[rank + 1], threading.Lock()))
     return made
 
 
@@ -184,4 +185,4 @@ def test_what_happens_between_layers_is_refused() -> None:
 
 
 def test_what_mlx_lm_cannot_batch_is_served_one_at_a_time() -> None:
-    assert {name for name in ARCHITECTURES if not executors(name, (0, LAYERS))[0].batches} == UNBATCHED
+    assert {name for name in ARCHITECTURES if not batches(Shard(build(name), {}, Boundary(), 0))} == UNBATCHED

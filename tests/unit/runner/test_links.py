@@ -17,7 +17,7 @@ HELLO = Hello("instance", 4, 0, 1)
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    made = Listener("127.0.0.1", KEY, HELLO)
+    made = Listener("127.0.0.1", KEY, [HELLO])
     yield made
     made.close()
 
@@ -28,7 +28,7 @@ def address(listener: Listener) -> str:
 
 def test_neighbours_link_and_frames_arrive_whole(listener: Listener) -> None:
     out = connect(address(listener), KEY, HELLO)
-    into = listener.link()
+    (into,) = listener.links()
     big = bytes(range(256)) * 4096
     sender = threading.Thread(target=lambda: [out.send(frame) for frame in (b"", b"x", big)])
     sender.start()
@@ -38,6 +38,17 @@ def test_neighbours_link_and_frames_arrive_whole(listener: Listener) -> None:
     with pytest.raises(LinkError, match="hung up"):
         into.receive()
     into.close()
+
+
+def test_lanes_arrive_in_any_order() -> None:
+    lanes = [replace(HELLO, lane=lane) for lane in range(3)]
+    listener = Listener("127.0.0.1", KEY, lanes)
+    out = {lane: connect(address(listener), KEY, lanes[lane]) for lane in (2, 0, 1)}
+    for lane, link in enumerate(listener.links()):
+        out[lane].send(bytes([lane]))
+        assert link.receive() == bytes([lane])
+        link.close()
+        out[lane].close()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +79,7 @@ def test_silent_and_babbling_strangers_hold_nobody_up(listener: Listener) -> Non
     strangers = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(20)]
     strangers[0].sendall(b"\xff" * 64)
     out = connect(address(listener), KEY, HELLO)
-    listener.link().close()
+    listener.links()[0].close()
     out.close()
     for stranger in strangers:
         stranger.close()

@@ -4,9 +4,10 @@ import socket
 import pytest
 
 from exo_celery.errors import InvalidRequestError, RunnerError
-from exo_celery.runner import protocol
+from exo_celery.runner import wire
 from exo_celery.runner.client import checked
-from exo_celery.runner.protocol import Cancel, Connection, Delta, Generate, GenerateRequest, decode, encode
+from exo_celery.runner.protocol import Cancel, Delta, Generate, GenerateRequest
+from exo_celery.runner.wire import Connection, decode, encode
 
 
 def pair() -> tuple[Connection, Connection]:
@@ -61,7 +62,7 @@ def test_half_a_line_is_no_message() -> None:
 
 
 def test_a_line_without_an_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_LINE_BYTES", 64)
+    monkeypatch.setattr(wire, "MAX_LINE_BYTES", 64)
     left, right = socket.socketpair()
     connection = Connection(right)
     left.sendall(b"x" * 100)
@@ -73,7 +74,7 @@ def test_a_line_without_an_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_too_long_a_request_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_LINE_BYTES", 200)
+    monkeypatch.setattr(wire, "MAX_LINE_BYTES", 200)
     with pytest.raises(InvalidRequestError, match="shorten it"):
         encode(Generate(id="a", request=GenerateRequest(prompt="x" * 300)))
 

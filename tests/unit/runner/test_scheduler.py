@@ -38,11 +38,12 @@ class Alphabet:
 class Play:
     """Requests, the scheduler, and the rows of a ring that obeys it."""
 
-    def __init__(self, slots: int = 4) -> None:
-        self.scheduler = Scheduler(slots)
+    def __init__(self) -> None:
+        self.scheduler = Scheduler()
         self.rows: list[int] = []
         self.waiting: dict[int, int] = {}
         self.heard: list[Event] = []
+        self.ended: list[Reply] = []
         self.steps: list[Step] = []
 
     def submit(self, name: str, prompt: int = 3, **options: Any) -> Reply:
@@ -55,6 +56,7 @@ class Play:
             end_tokens=frozenset({END}),
             speller=Alphabet(),
             emit=self.heard.append,
+            on_finish=self.ended.append,
         )
         self.scheduler.submit(reply)
         return reply
@@ -135,34 +137,20 @@ def test_a_held_beginning_of_a_stop_is_said_at_the_end() -> None:
     assert (play.finished()["a"].finish_reason, play.finished()["a"].text) == ("length", "db")
 
 
-def test_more_requests_than_slots_wait() -> None:
-    play = Play(slots=2)
-    for name in "abc":
-        play.submit(name, max_tokens=3)
-    play.step()
-    assert [event.id for event in play.heard if isinstance(event, Started)] == ["a", "b"]
-    play.run()
-    assert set(play.finished()) == {"a", "b", "c"}
-    assert max(len(step.tokens) for step in play.steps) == 2
-
-
 @pytest.mark.parametrize("when", [0, 1, 2, 3])
-def test_cancel_frees_the_slot_in_the_next_step(when: int) -> None:
-    play = Play(slots=1)
+def test_cancel_frees_the_row_in_the_next_step(when: int) -> None:
+    play = Play()
     victim = play.submit("a", prompt=2 * FULL_CHUNK, max_tokens=50)
-    play.submit("b", prompt=1, max_tokens=1)
     for _ in range(when):
         play.step()
     play.scheduler.cancel(victim)
     play.scheduler.cancel(victim)
     assert play.finished()["a"].finish_reason == "cancelled"
-    step = play.step()
-    assert step.drop == ((0,) if when else ())
-    assert len(step.admit) == 1
-    play.run()
+    assert play.ended == [victim]
+    assert when == 0 or play.step() == Step(drop=(0,))
+    assert play.scheduler.idle
     assert play.rows == []
     assert play.waiting == {}
-    assert play.finished()["b"].finish_reason == "length"
 
 
 def test_a_long_prompt_is_prefilled_in_chunks_that_are_small_beside_running_streams() -> None:
@@ -190,7 +178,7 @@ def test_chunks_follow_the_measured_speed() -> None:
 
 
 def test_short_prompts_are_prefilled_together_within_the_budget() -> None:
-    play = Play(slots=16)
+    play = Play()
     for number in range(8):
         play.submit(str(number), prompt=101 - number)
     chunk = play.step().prefill

@@ -1,0 +1,75 @@
+"""Which lane a request goes to, and when.
+
+With one lane a rank of a pipeline waits while the others compute. A few sequences are fastest together in one lane,
+since a step costs hardly more for eight rows than for one; further ones open further lanes, at most one per rank.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from exo_celery.runner.reply import Reply
+
+# Rows a lane takes before the next one is opened.
+FILL: Final = 8
+
+
+class Taker(Protocol):
+    """What a lane does for the dispatcher."""
+
+    def submit(self, reply: Reply) -> None:
+        """Take a request."""
+
+    def cancel(self, reply: Reply) -> None:
+        """Give up a request."""
+
+
+class Dispatcher:
+    """Lets at most `slots` requests into the lanes; the others wait in line."""
+
+    def __init__(self, lanes: Sequence[Taker], slots: int) -> None:
+        self._lanes = lanes
+        self._slots = slots
+        self._lock = threading.Lock()
+        self._line: deque[Reply] = deque()
+        self._lane_of: dict[Reply, int] = {}
+
+    def submit(self, reply: Reply) -> None:
+        """Let a request in, or let it wait in line."""
+        with self._lock:
+            self._line.append(reply)
+            self._let_in()
+
+    def cancel(self, reply: Reply) -> None:
+        """Give up a request, wherever it is."""
+        with self._lock:
+            lane = self._lane_of.get(reply)
+            waiting = reply in self._line
+            if waiting:
+                self._line.remove(reply)
+        if lane is not None:
+            self._lanes[lane].cancel(reply)
+        elif waiting:
+            reply.finish("cancelled")
+
+    def done(self, reply: Reply) -> None:
+        """Take note that a request has ended, and let the next one in."""
+        with self._lock:
+            self._lane_of.pop(reply, None)
+            self._let_in()
+
+    def _let_in(self) -> None:
+        while self._line and len(self._lane_of) < self._slots:
+            reply = self._line.popleft()
+            loads = [0] * len(self._lanes)
+            for lane in self._lane_of.values():
+                loads[lane] += 1
+            self._lane_of[reply] = choose_lane(loads)
+            self._lanes[self._lane_of[reply]].submit(reply)
+
+
+def choose_lane(loads: Sequence[int]) -> int:
+    """Return the lane for one more row: the first that is not filled, else the one with the fewest rows."""
+    unfilled = next((lane for lane, load in enumerate(loads) if load < FILL), None)
+    return unfilled if unfilled is not None else min(range(len(loads)), key=loads.__getitem__)
