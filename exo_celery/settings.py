@@ -58,6 +58,8 @@ class Settings(BaseModel):
     job_retention_days: float = Field(30, gt=0, le=3650)
     # Where continuations of jobs are sent to; without one, to our own Redis.
     then_broker_url: str | None = None
+    # What the files of the batch API may take in Redis, compressed.
+    files_quota: int = Field(2**30, ge=0)
     report_seconds: float = Field(300, gt=0)
     # The address others reach this node at; when none is given, that of the way to Redis is found.
     node_host: str | None = None
@@ -101,6 +103,7 @@ def parse_words(text: str) -> tuple[str, ...]:
 
 
 PARSERS: Final = {
+    "files_quota": parse_bytes,
     "memory_limit": parse_bytes,
     "download_limit": parse_bytes,
     "upload_limit": parse_bytes,

@@ -7,7 +7,22 @@ from flask import Flask
 
 from exo_celery.cluster import open_cluster
 from exo_celery.settings import Settings, load
-from web import actions, api_jobs, api_nodes, auth, context, errors, health, live, openai, pages, place, urls
+from web import (
+    actions,
+    api_jobs,
+    api_nodes,
+    auth,
+    context,
+    errors,
+    health,
+    live,
+    openai,
+    openai_batches,
+    openai_files,
+    pages,
+    place,
+    urls,
+)
 
 MAX_BODY_BYTES = 8 * 2**20  # a long prompt is some hundred kB
 
@@ -25,6 +40,6 @@ def create_app(settings: Settings | None = None) -> Flask:
     errors.install(app)
     auth.install(app, settings)
     pages.install(app)
-    for room in (health, api_jobs, api_nodes, openai, pages, live, place, actions):
+    for room in (health, api_jobs, api_nodes, openai, openai_files, openai_batches, pages, live, place, actions):
         app.register_blueprint(room.blueprint)
     return app

@@ -23,6 +23,7 @@ class Operation:
     answer: Any
     status: int = 200
     body: type[BaseModel] | None = None
+    form: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     errors: tuple[int, ...] = ()
     media_type: str = "application/json"
@@ -34,24 +35,27 @@ def operation(
     *,
     status: int = 200,
     body: type[BaseModel] | None = None,
+    form: type[BaseModel] | None = None,
     query: type[BaseModel] | None = None,
     errors: tuple[int, ...] = (),
     media_type: str = "application/json",
     streams: bool = False,
 ) -> Callable[[View], View]:
-    """Declare a view: it gets `body` and `query` as checked records and returns what JSON can hold, or a response."""
+    """Declare a view: it gets `body`, `form`, `query` checked, and returns what JSON can hold or a response."""
 
     def decorate(view: View) -> View:
         @wraps(view)
         def answering(**given: Any) -> Response:
             if body:
                 given["body"] = read_body(body)
+            if form:
+                given["form"] = read_form(form)
             if query:
                 given["query"] = read_query(query)
             result = view(**given)
             return result if isinstance(result, Response) else json_response(result, status)
 
-        declared = Operation(answer, status, body, query, errors, media_type, streams)
+        declared = Operation(answer, status, body, form, query, errors, media_type, streams)
         answering.operation = declared  # type: ignore[attr-defined]
         return answering
 
@@ -79,6 +83,24 @@ def read_body(model: type[M]) -> M:
         return model.model_validate_json(raw)
     except ValidationError as error:
         raise invalid(error.errors()[0], raw) from error
+
+
+def read_form(model: type[M]) -> M:
+    """Read a multipart form, files included; each field stands in it once.
+
+    Raises:
+        InvalidRequestError: as for a JSON body.
+        UnsupportedMediaType: it is no such form.
+    """
+    if request.mimetype != "multipart/form-data":
+        raise UnsupportedMediaType(
+            f"the body must be a form (Content-Type: multipart/form-data); it came as {request.mimetype or 'nothing'!r}"
+        )
+    texts = request.form.to_dict()
+    try:
+        return model.model_validate(texts | request.files.to_dict(), strict=False)
+    except ValidationError as error:
+        raise invalid(error.errors()[0], to_json(texts)) from error
 
 
 def read_query(model: type[M]) -> M:

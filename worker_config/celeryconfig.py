@@ -11,6 +11,7 @@ from exo_celery.settings import load
 SETTINGS: Final = load()
 REAP_SECONDS: Final = 3.0
 WATCH_SECONDS: Final = 5.0
+PUMP_SECONDS: Final = 2.0
 CLOCK_SLACK_SECONDS: Final = 30.0  # clocks of nodes may differ by that much without a tick being thrown away
 
 # Celery reads this module's names; these are shared with programs that only send.
@@ -41,5 +42,6 @@ beat_schedule = {
     "tick-downloads": every(SETTINGS.report_seconds, "exo.tick_downloads"),
     "reap-jobs": every(REAP_SECONDS, "exo.reap_jobs"),
     "tell-ends": every(REAP_SECONDS, "exo.tell_ends"),
+    "pump-batches": every(PUMP_SECONDS, "exo.pump_batches"),
     "watch-nodes": every(WATCH_SECONDS, "exo.watch_nodes"),
 }

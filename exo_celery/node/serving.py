@@ -17,6 +17,7 @@ from celery import Celery
 
 from exo_celery import queues, submission
 from exo_celery.errors import ExoError, RunnerError
+from exo_celery.records.batch import batch_of
 from exo_celery.records.instance import RankStatus
 from exo_celery.records.job import Job, JobState
 from exo_celery.runner.client import EngineClient
@@ -130,6 +131,8 @@ class Serving:
         )
         if done and (job.then or job.webhook):
             queues.hint(self.app, "exo.tell_ends", queue=queues.CLUSTER)
+        if done and (batch := batch_of(job.id)):
+            queues.hint(self.app, "exo.pump_batch", batch, queue=queues.CLUSTER)
         if not done:
             log.info("%s attempt %d is no longer the current one: its end was refused", job.id, job.attempt)
 

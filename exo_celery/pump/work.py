@@ -1,0 +1,104 @@
+"""The lines of a batch that are in work: taken from the file as jobs, and gathered as results."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from exo_celery import submission
+from exo_celery.context import Context
+from exo_celery.openai import lines
+from exo_celery.openai.lines import ChatLine, CompletionLine, Line
+from exo_celery.records.batch import Batch, Cursor, Flight, LineResult, StoredFile
+from exo_celery.records.job import TERMINAL, Job, JobState
+from exo_celery.store import batches, files, jobs
+from exo_celery.store.jobs import Outcome
+
+
+@dataclass(frozen=True)
+class Work:
+    """One batch, its file, and what it takes to bring its lines on."""
+
+    cluster: Context
+    batch: Batch
+    file: StoredFile
+
+    def lines(self, after: Cursor) -> Iterator[Line]:
+        """Yield the lines of the file after a cursor."""
+        content = files.read(self.cluster.redis, self.cluster.ns, self.file, after.offset)
+        return lines.split(content, after.line, after.offset)
+
+    def gather(self, flights: list[Flight], unrun: str) -> list[Flight]:
+        """Write the results of lines whose jobs have ended; return the lines still in work.
+
+        A job that does not exist was never submitted: whoever took the line died before. With `unrun` (a code of the
+        error file) nothing is run any more: jobs are cancelled, lines without one get that result.
+        """
+        ids = [self.batch.job_id(one.line) for one in flights]
+        found = {job.id: job for job in jobs.many(self.cluster.redis, self.cluster.ns, ids)}
+        return [one for one in flights if not self.settle(one, found.get(self.batch.job_id(one.line)), unrun)]
+
+    def settle(self, flight: Flight, job: Job | None, unrun: str) -> bool:
+        """Write a line's result if it is to be had; False while its job goes on."""
+        if job is not None and unrun and job.state not in TERMINAL:
+            job = self.cancel(job)
+        if job is None and not unrun:
+            self.submit_again(flight)
+            return False
+        if job is not None and job.state not in TERMINAL:
+            return False
+        if job is None:
+            result = LineResult(good=False, text=lines.unrun_line(self.batch, flight.line, flight.custom_id, unrun))
+        else:
+            result = lines.result(self.batch, flight.line, flight.custom_id, job, unrun)
+        batches.record(self.cluster.redis, self.cluster.ns, self.batch, flight.line, result)
+        return True
+
+    def cancel(self, job: Job) -> Job:
+        """Cancel a line's job and return how it ended: it may have been done just before."""
+        jobs.finish(self.cluster.redis, self.cluster.ns, job.id, None, Outcome(JobState.CANCELLED))
+        return jobs.get(self.cluster.redis, self.cluster.ns, job.id)
+
+    def submit_again(self, flight: Flight) -> None:
+        """Submit the job of a line that was taken."""
+        line = next(self.lines(Cursor(line=flight.line - 1, offset=flight.offset)))
+        self.submit(line.number, lines.read(line, self.batch.endpoint))
+
+    def fill(self, model: str, room: int) -> None:
+        """Take so many lines of a model from the file and submit them."""
+        stored = batches.cursor(self.cluster.redis, self.cluster.ns, self.batch.id, model)
+        after = batches.cursor_at(stored)
+        if room < 1 or after.offset >= self.file.bytes:
+            return
+        for line in self.lines(after):
+            after = Cursor(line=line.number, offset=line.end)
+            asked = lines.read(line, self.batch.endpoint) if line.text else None
+            if asked is None or asked.body.model != model:
+                continue
+            flight = Flight(line=line.number, offset=line.offset, custom_id=asked.custom_id, model=model)
+            moved = self.take(model, stored, after, flight)
+            if moved is None:
+                return
+            self.submit(line.number, asked)
+            stored, room = moved, room - 1
+            if room == 0:
+                return
+        self.take(model, stored, after, None)
+
+    def take(self, model: str, stored: str, to: Cursor, flight: Flight | None) -> str | None:
+        """Move the model's cursor on, and with it begin a line; None when somebody else did."""
+        return batches.take(self.cluster.redis, self.cluster.ns, self.batch.id, model, stored, to, flight)
+
+    def submit(self, number: int, asked: ChatLine | CompletionLine) -> None:
+        """Write a line's job and send its message; the same line again is the same job."""
+        request = lines.job_request(asked)
+        job = Job(
+            id=self.batch.job_id(number),
+            model=request.model,
+            request=request,
+            priority=request.priority,
+            owner=self.batch.owner,
+            seed=secrets.randbits(63) if request.seed is None else request.seed,
+        )
+        written = jobs.submit(self.cluster.redis, self.cluster.ns, job)
+        if written.state is JobState.QUEUED:
+            submission.publish(self.cluster.app, job.id, job.model, job.priority, written.published_at)
