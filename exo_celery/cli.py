@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import click
 
-from exo_celery import cluster
+from exo_celery import access, cluster
+from exo_celery.cli_keys import keys
 from exo_celery.errors import ConfigurationError, ExoError, ModelLoadingError, UnavailableError
 from exo_celery.local import show
 from exo_celery.local.demo import demo as run_demo
@@ -53,6 +54,9 @@ class Commands(click.Group):
 @click.version_option(package_name="exo_celery")
 def main() -> None:
     """One language model on the machines you own: a ring of Celery workers."""
+
+
+main.add_command(keys)
 
 
 @main.command()
@@ -112,10 +116,16 @@ def join(redis_url: str, namespace: str, code: str | None, secret_file: Path | N
 
 
 @main.command()
-@click.option("--port", type=click.IntRange(1, 65535), help="Port on loopback, instead of EXO_WEB_PORT.")
-def web(port: int | None) -> None:
-    """Run the web server of a cluster on loopback: REST, OpenAI's API, pages."""
-    become(*gunicorn(port or load().web_port))
+@click.option("--port", type=click.IntRange(1, 65535), help="Port, instead of EXO_WEB_PORT.")
+@click.option("--host", default=LOOPBACK, show_default=True, help="Address to listen at.")
+def web(port: int | None, host: str) -> None:
+    """Run the web server of a cluster: REST, OpenAI's API, pages. Off loopback it needs API keys."""
+    if host != LOOPBACK and not access.keys_exist(cluster.open_cluster()):
+        raise ConfigurationError(
+            f"{host} is not loopback and there are no API keys, so nobody could be let in: make one with "
+            "`exo-celery keys create --name you --scope admin`, and name the host in EXO_ALLOWED_HOSTS"
+        )
+    become(*gunicorn(port or load().web_port, host))
 
 
 @main.command()

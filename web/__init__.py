@@ -16,6 +16,7 @@ from web import (
     errors,
     health,
     live,
+    login,
     openai,
     openai_batches,
     openai_files,
@@ -40,6 +41,6 @@ def create_app(settings: Settings | None = None) -> Flask:
     errors.install(app)
     auth.install(app, settings)
     pages.install(app)
-    for room in (health, api_jobs, api_nodes, openai, openai_files, openai_batches, pages, live, place, actions):
+    for room in (health, api_jobs, api_nodes, openai, openai_files, openai_batches, pages, login, live, place, actions):
         app.register_blueprint(room.blueprint)
     return app

@@ -57,6 +57,8 @@ def show_request_id(response: Response) -> Response:
 def answer_error(error: ExoError) -> Response:
     """Answer an error of ours with its own status."""
     response = Response(to_json(error_body(error)), error.status, mimetype="application/json")
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
     if retry_after := error.numbers.get("retry_after_seconds"):
         response.headers["Retry-After"] = str(math.ceil(retry_after))
     return response

@@ -18,6 +18,7 @@ from web.urls import CONVERTERS
 REF: Final = "#/components/schemas/{model}"
 ERRORS: Final = {
     400: "A field is missing, wrong or unknown; `param` names it. Malformed JSON is a 400, too.",
+    401: "The API key is missing, unknown, revoked or expired.",
     403: "The guard did not let the request in.",
     404: "It does not exist; the message lists what does.",
     409: "The state of things does not allow it now; the message says what stands in the way, with numbers.",
@@ -25,6 +26,7 @@ ERRORS: Final = {
     413: "The body is too large.",
     415: "The body is not declared as JSON, or as a form where a file is sent.",
     422: "The Idempotency-Key was used for another request.",
+    429: "The API key has used up its requests of this minute; Retry-After says when to ask again.",
     500: "The server failed.",
     503: "Not now: Redis, a node or the model is not up yet. Retry-After may say when to ask again.",
     507: "The files of all callers fill their quota.",
@@ -52,7 +54,10 @@ def document(app: Flask) -> dict[str, Any]:
             described["requestBody"] = {"required": True, "content": content}
         paths.setdefault(path, {})[method] = described
     info = {"title": "exo_celery", "version": version("exo_celery")}
-    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": definitions}}
+    components = {"schemas": definitions, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
+    # None is needed by whoever comes straight from the machine itself.
+    security: list[dict[str, Any]] = [{}, {"key": []}]
+    return {"openapi": "3.1.0", "info": info, "security": security, "paths": paths, "components": components}
 
 
 def operations(app: Flask) -> Declared:
@@ -133,7 +138,7 @@ def responses(operation: Operation, names: dict[tuple[Any, str], dict[str, Any]]
     good = {"description": "As asked.", "content": content}
     with_body = (400, 413, 415) if operation.body or operation.form else (400,) if operation.query else ()
     error = {"application/json": {"schema": names[ErrorAnswer, "serialization"]}}
-    bad = sorted({403, 500, *with_body, *operation.errors})
+    bad = sorted({401, 403, 429, 500, *with_body, *operation.errors})
     return {str(operation.status): good} | {
         str(status): {"description": ERRORS[status], "content": error} for status in bad
     }

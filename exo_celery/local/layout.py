@@ -90,10 +90,10 @@ class Layout:
         return Spec(node, argv, env, self.log(node))
 
 
-def gunicorn(port: int) -> tuple[str, ...]:
-    """Return the command of the web server on a loopback port."""
+def gunicorn(port: int, host: str = "127.0.0.1") -> tuple[str, ...]:
+    """Return the command of the web server."""
     command = (sys.executable, "-m", "gunicorn", "-c", str(GUNICORN_CONFIG))
-    return (*command, "--bind", f"127.0.0.1:{port}", "web:create_app()")
+    return (*command, "--bind", f"{host}:{port}", "web:create_app()")
 
 
 def cluster_secret_file(data_dir: Path) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from exo_celery import cluster
+from exo_celery import access, cluster
 from exo_celery.errors import ModelNotFoundError, NotFoundError, PlacementError
 from exo_celery.records.download import Download, DownloadStatus
 from exo_celery.records.instance import Instance, PlacementRequest
@@ -161,6 +161,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     stand_in = FakeCluster()
     for name in [name for name in dir(FakeCluster) if not name.startswith("_")]:
         monkeypatch.setattr(cluster, name, getattr(stand_in, name))
+    monkeypatch.setattr(access, "keys_exist", lambda c: False)
     return stand_in
 
 

@@ -3,6 +3,7 @@ from flask.testing import FlaskClient
 from werkzeug.datastructures import Headers
 
 from exo_celery.errors import AccessError
+from exo_celery.records.access import AccessKey, Scope
 from exo_celery.settings import Settings
 from web import auth
 
@@ -12,7 +13,8 @@ LOCAL = {"Host": "127.0.0.1:8000"}
 
 def check(peer: str | None = "127.0.0.1", method: str = "GET", **headers: str) -> None:
     sent = LOCAL | {name.replace("_", "-"): value for name, value in headers.items()}
-    auth.check(peer, method, Headers(sent), HOSTS)
+    auth.check_origin(method, Headers(sent), HOSTS)
+    auth.check_local(peer, Headers(sent))
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
@@ -22,7 +24,7 @@ def test_loopback_peers_are_let_in(peer: str) -> None:
 
 @pytest.mark.parametrize("peer", ["192.168.1.5", "10.0.0.1", "::ffff:10.0.0.1", "fe80::1", "", None, "unix:"])
 def test_other_peers_are_refused_and_told_why(peer: str | None) -> None:
-    with pytest.raises(AccessError, match="no API key is configured"):
+    with pytest.raises(AccessError, match="without an API key only this machine"):
         check(peer)
 
 
@@ -44,7 +46,7 @@ def test_a_rebound_name_is_refused(host: str) -> None:
 )
 def test_what_a_proxy_passes_on_is_refused(name: str) -> None:
     with pytest.raises(AccessError, match="no proxy is let in"):
-        auth.check("127.0.0.1", "GET", Headers(LOCAL | {name: "10.0.0.1"}), HOSTS)
+        auth.check_local("127.0.0.1", Headers(LOCAL | {name: "10.0.0.1"}))
 
 
 @pytest.mark.parametrize(
@@ -72,3 +74,31 @@ def test_one_guard_stands_before_every_route(client: FlaskClient, path: str) -> 
 def test_health_is_open(client: FlaskClient) -> None:
     answer = client.get("/healthz", environ_base={"REMOTE_ADDR": "10.1.1.1"}, headers={"Host": "any"})
     assert (answer.status_code, answer.json) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/chat/completions", {"infer"}),
+        ("/v1/models", {"infer", "submit"}),
+        ("/v1/batches", {"submit"}),
+        ("/v1/files/file-1/content", {"submit"}),
+        ("/api/jobs", {"submit"}),
+        ("/api/jobs/job-1/stream", {"submit"}),
+        ("/openapi.json", {"infer", "submit"}),
+        ("/api/instances", set()),
+        ("/metrics", set()),
+        ("/", set()),
+        ("/actions/place", set()),
+        ("/nowhere", set()),
+    ],
+)
+def test_each_scope_opens_its_paths_and_admin_all(path: str, allowed: set[str]) -> None:
+    auth.check_scope(AccessKey(id="key-1", name="n", scopes=(Scope.ADMIN,)), path)
+    for scope in (Scope.INFER, Scope.SUBMIT):
+        key = AccessKey(id="key-1", name="n", scopes=(scope,))
+        if scope in allowed:
+            auth.check_scope(key, path)
+        else:
+            with pytest.raises(AccessError, match=f"is for {scope}"):
+                auth.check_scope(key, path)
