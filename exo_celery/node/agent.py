@@ -111,6 +111,8 @@ class Agent:
                 log.warning("heartbeat: Redis does not answer, trying again: %s", error)
                 self.stopping.wait(RETRY_SECONDS)
                 self.beat_now.set()
+            except Exception:  # the outermost loop: a node that takes tasks but has stopped beating helps nobody
+                log.exception("heartbeat: going on")
 
     def beat(self) -> None:
         """Write this node's record and renew its life."""
@@ -133,6 +135,7 @@ class Agent:
             ram_total_bytes=memory.total_bytes,
             ram_available_bytes=memory.available_bytes,
             disk_free_bytes=machine.disk_free_bytes(self.settings.writable_dirs),
+            load_bps=self.shards.load_bps,
             backends=machine.backends(),
             versions=machine.versions(),
             labels=self.settings.labels,

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -87,14 +88,17 @@ def existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.resolve().parents) if path.exists())
 
 
+@cache
 def backends() -> tuple[str, ...]:
     """Return the MLX backends of this machine, found without importing MLX."""
     if sys.platform == "darwin":
         return ("MlxMetal", "MlxCpu") if platform.machine() == "arm64" else ("MlxCpu",)
-    cuda = any(dist.name.startswith("mlx-cuda") for dist in metadata.distributions())
+    # A distribution that is being installed right now has no name yet.
+    cuda = any((dist.metadata["Name"] or "").startswith("mlx-cuda") for dist in metadata.distributions())
     return ("MlxCuda", "MlxCpu") if cuda else ("MlxCpu",)
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions that matter when two machines disagree."""
     found = {name: metadata.version(name) for name in SHOWN_PACKAGES}

@@ -6,13 +6,15 @@ instance warming → link. Whatever a runner says goes into the rank's record, f
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from exo_celery.errors import RunnerError
+from exo_celery.node import machine
 from exo_celery.node.addresses import bind_address
 from exo_celery.node.serving_process import ServingProcess
 from exo_celery.records.instance import Instance, InstanceStatus, Rank, RankState, RankStatus
@@ -24,7 +26,8 @@ from exo_celery.store import client, downloads, instances, links
 from exo_celery.store.client import Redis, RedisError
 
 log = logging.getLogger(__name__)
-HOLDS_RUNNERS = frozenset({InstanceStatus.LOADING, InstanceStatus.WARMING, InstanceStatus.READY})
+MEASURABLE_SECONDS: Final = 0.01
+HOLDS_RUNNERS: Final = frozenset({InstanceStatus.LOADING, InstanceStatus.WARMING, InstanceStatus.READY})
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Shard:
     runner: RunnerProcess | None = None
     serving: ServingProcess | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
+    begun_at: float = field(default_factory=time.monotonic)
 
     def stop(self) -> None:
         """End its processes and wait until they are gone; the serving worker first, it hands its jobs back."""
@@ -74,6 +78,7 @@ class Shards:
         self.held: dict[str, Shard] = {}
         self.lock = threading.RLock()
         self.stopped = False
+        self.load_bps: float | None = None
 
     def advance(self, instance_id: str, epoch: int, rank_number: int) -> None:
         """Bring a shard one step on, as the instance's record says; asked twice, it does nothing the second time."""
@@ -134,6 +139,7 @@ class Shards:
             host=bind_address(self.addresses),
             threads=self.settings.threads or 0,
             slots=self.settings.serve_slots,
+            memory_bytes=machine.memory(self.settings.memory_limit, self.pids()).available_bytes,
         )
 
     def link(self, shard: Shard, instance: Instance) -> None:
@@ -153,6 +159,7 @@ class Shards:
             case Loading(layers=layers):
                 self.say(shard, loaded_layers=layers)
             case Loaded(port=port, weights_bytes=weights_bytes):
+                self.load_bps = weights_bytes / max(time.monotonic() - shard.begun_at, MEASURABLE_SECONDS)
                 self.say(shard, status=RankStatus.LOADED, port=port, weights_bytes=weights_bytes)
                 self.hint(shard.instance)
             case Ready(slots=slots):

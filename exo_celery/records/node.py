@@ -21,6 +21,8 @@ class Node(Record):
     ram_total_bytes: int = 0
     ram_available_bytes: int | None = None
     disk_free_bytes: int = 0
+    # How fast its last shard was loaded, None before the first.
+    load_bps: float | None = None
     backends: tuple[str, ...] = ()
     rdma_enabled: bool = False
     versions: dict[str, str] = Field(default_factory=dict)

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, Final, TypeVar
 
 from exo_celery.records.base import Record
 
+JSON_STARTS: Final = ("[", "{")
 R = TypeVar("R", bound=Record)
 
 
@@ -26,18 +28,18 @@ def text(value: Any) -> str:
 
 
 def decode(cls: type[R], fields: Mapping[str, str]) -> R:
-    """Read a record back; fields that the record does not know are left out."""
-    return cls.model_validate({n: value(cls, n, t) for n, t in fields.items() if keep(cls, n, t)})
+    """Read a record back; fields that the record does not know are left out, '' stands for None but in a text field."""
+    is_text = text_fields(cls)
+    return cls.model_validate(
+        {
+            name: json.loads(stored) if stored[:1] in JSON_STARTS and not is_text[name] else stored
+            for name, stored in fields.items()
+            if name in is_text and (stored or is_text[name])
+        }
+    )
 
 
-def keep(cls: type[Record], name: str, stored: str) -> bool:
-    """Tell whether a stored field says something: '' stands for None except in a text field."""
-    field = cls.model_fields.get(name)
-    return field is not None and (stored != "" or field.annotation is str)
-
-
-def value(cls: type[Record], name: str, stored: str) -> Any:
-    """Return a stored text as the field's raw value, for pydantic to check."""
-    if cls.model_fields[name].annotation is not str and stored[:1] in ("[", "{"):
-        return json.loads(stored)
-    return stored
+@cache
+def text_fields(cls: type[Record]) -> dict[str, bool]:
+    """Return the names of a record's fields, and whether each holds text that is never JSON."""
+    return {name: field.annotation is str for name, field in cls.model_fields.items()}

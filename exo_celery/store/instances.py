@@ -1,5 +1,7 @@
 """Instances: written by compare-and-set on their version; each rank's state by its own node, fenced by the epoch."""
 
+import json
+from dataclasses import dataclass
 from typing import Any, Final
 
 from redis import Redis
@@ -12,6 +14,16 @@ from exo_celery.store.scripts import run
 
 GONE_TTL: Final = 3600  # seconds that a gone instance can still be read
 SCRIPT_OWNS: Final = frozenset({"version", "ranks", "created_at", "updated_at"})
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The memory that an instance was promised, by node, and whether measurements can show it by now."""
+
+    instance: str
+    status: InstanceStatus
+    ready_at: float
+    reserved_bytes: dict[str, int]
 
 
 def placements(redis: Redis, ns: str) -> int:
@@ -77,6 +89,20 @@ def every(redis: Redis, ns: str) -> list[Instance]:
             pipe.hgetall(keys.instance(ns, instance_id))
         found = [read(fields) for fields in pipe.execute()]
     return sorted((one for one in found if one), key=lambda one: (one.created_at, one.id))
+
+
+def promises(redis: Redis, ns: str) -> list[Promise]:
+    """Return what all instances were promised, in two round trips; cheap enough for every decision."""
+    ids = sorted(redis.smembers(keys.instances(ns)))
+    with redis.pipeline(transaction=False) as pipe:
+        for instance_id in ids:
+            pipe.hmget(keys.instance(ns, instance_id), "status", "ready_at", "reserved_bytes")
+        answers = zip(ids, pipe.execute(), strict=True)
+    return [
+        Promise(instance_id, InstanceStatus(status), float(ready_at or 0), json.loads(reserved))
+        for instance_id, (status, ready_at, reserved) in answers
+        if status
+    ]
 
 
 def read(fields: dict[str, str]) -> Instance | None:

@@ -217,6 +217,11 @@ def invitation(ns: str, name: str) -> str:
     return f"{ns}:invitation:{name}"
 
 
+def turn(ns: str, name: str) -> str:
+    """Lock with a TTL: whose turn it is."""
+    return f"{ns}:turn:{name}"
+
+
 def secret(ns: str) -> str:
     """String: what ring keys are derived from where no cluster secret was set."""
     return f"{ns}:secret"

@@ -1,6 +1,7 @@
 """Nodes: records without an end, lives with a TTL."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from redis import Redis
 
@@ -8,6 +9,18 @@ from exo_celery.records.node import Node, NodeView
 from exo_celery.store import keys
 from exo_celery.store.hashes import decode, encode
 from exo_celery.store.scripts import run
+
+# What a placement depends on.
+PLACED_BY: Final = (
+    "id",
+    "ram_available_bytes",
+    "backends",
+    "rdma_enabled",
+    "labels",
+    "links_at",
+    "load_bps",
+    "seen_at",
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,19 @@ def every(redis: Redis, ns: str) -> list[NodeView]:
         answers = pipe.execute()
     found = zip(ids, answers[::2], answers[1::2], strict=True)
     return [decode(NodeView, {**fields, "alive": str(int(bool(boot)))}) for _, fields, boot in found if fields]
+
+
+def placeable(redis: Redis, ns: str) -> list[NodeView]:
+    """Return the live nodes by id with what a placement asks of them and no more, in two round trips."""
+    ids = sorted(redis.smembers(keys.nodes(ns)))
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.mget([keys.alive(ns, node) for node in ids] or [keys.alive(ns, "")])
+        for node in ids:
+            pipe.hmget(keys.node(ns, node), *PLACED_BY)
+        boots, *answers = pipe.execute()
+    found = [zip(PLACED_BY, values, strict=True) for values, boot in zip(answers, boots, strict=False) if boot]
+    told = [{name: text for name, text in pairs if text is not None} for pairs in found]
+    return [decode(NodeView, {**fields, "alive": "1"}) for fields in told if fields]
 
 
 def live_boots(redis: Redis, ns: str) -> dict[str, str]:

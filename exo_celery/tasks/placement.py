@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from collections.abc import Collection
 from typing import Final
 
 from exo_celery import queues
@@ -12,10 +13,13 @@ from exo_celery.placement.place import Placement, place
 from exo_celery.placement.question import Question, ask
 from exo_celery.records.instance import Instance, InstanceStatus, PlacementRequest
 from exo_celery.records.node import NodeView
-from exo_celery.store import cards, client, downloads, instances, links, nodes
+from exo_celery.store import cards, client, downloads, instances, links, nodes, turns
+from exo_celery.store.instances import Promise
+from exo_celery.store.links import RoundTrips
 from exo_celery.tasks.here import context
 
 log = logging.getLogger(__name__)
+TURN_SECONDS: Final = 10.0  # longer than any decision takes
 MAX_CONFLICTS: Final = 20  # decisions that others may void in a row before the next tick has to try
 REFUSED_SECONDS: Final = 10.0  # until an instance that fits nowhere is tried again
 PROMISED: Final = frozenset(InstanceStatus) - {InstanceStatus.GONE, InstanceStatus.FAILED, InstanceStatus.DRAINING}
@@ -28,10 +32,15 @@ def place_model(instance_id: str) -> None:
 
 
 def place_instance(cluster: Context, instance_id: str) -> None:
-    """Decide until nobody has promised memory in between, then save the ring and go on with it."""
+    """Decide until nobody has promised memory in between, then save the ring and go on with it.
+
+    Taking turns only spares decisions that would be void; whoever waited too long decides all the same.
+    """
     for _ in range(MAX_CONFLICTS):
         try:
-            if try_to_place(cluster, instance_id):
+            with turns.turn(cluster.redis, cluster.ns, "placing", TURN_SECONDS):
+                placed = try_to_place(cluster, instance_id)
+            if placed:
                 cluster.hint("exo.reconcile_instance", instance_id)
         except StaleWriteError as conflict:
             log.info("deciding again: %s", conflict)
@@ -85,20 +94,31 @@ def gather(cluster: Context, request: PlacementRequest, instance_id: str = "") -
     """
     redis, ns = cluster.redis, cluster.ns
     card = cards.get(redis, ns, request.model)
-    alive = [node for node in nodes.every(redis, ns) if node.alive]
-    held = downloads.of_model(redis, ns, request.model, [node.id for node in alive])
-    others = [one for one in instances.every(redis, ns) if one.id != instance_id]
-    return ask(card, request, alive, held, reach=reach(cluster, alive), reserved_bytes=promised(others, alive))
+    alive = nodes.placeable(redis, ns)
+    ids = [node.id for node in alive]
+    held = downloads.of_model(redis, ns, request.model, ids)
+    rtt_ms = links.round_trips(redis, ns, ids)
+    others = [one for one in instances.promises(redis, ns) if one.instance != instance_id]
+    return ask(
+        card,
+        request,
+        alive,
+        held,
+        reach=reach(alive, rtt_ms),
+        rtt_ms=rtt_ms,
+        reserved_bytes=promised(others, alive),
+        download_bps={node: one.speed_bps for node, one in held.items() if one.speed_bps},
+        load_bps={node.id: node.load_bps for node in alive if node.load_bps},
+    )
 
 
-def reach(cluster: Context, alive: list[NodeView]) -> dict[str, set[str]]:
+def reach(alive: list[NodeView], measured: RoundTrips) -> dict[str, Collection[str]]:
     """Return whom each node reaches by its own measurement; one that has not measured yet is taken at its word."""
     everybody = {node.id for node in alive}
-    measured = links.every(cluster.redis, cluster.ns, [node.id for node in alive])
-    return {node.id: set(measured[node.id]) if node.links_at else everybody for node in alive}
+    return {node.id: measured.peers(node.id) if node.links_at else everybody for node in alive}
 
 
-def promised(others: list[Instance], alive: list[NodeView]) -> dict[str, int]:
+def promised(others: list[Promise], alive: list[NodeView]) -> dict[str, int]:
     """Return the bytes per node that instances were promised and no measurement shows yet.
 
     An instance that is ready holds its memory: the node's next heartbeat has measured it.
