@@ -6,11 +6,15 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+import psutil
+
 from exo_celery.errors import ExoError, RunnerError
 from exo_celery.runner.engine import Engine
-from exo_celery.runner.executor import batches
+from exo_celery.runner.executor import batches, trims
 from exo_celery.runner.lanes import Follower, Lane
 from exo_celery.runner.load import load_shard
+from exo_celery.runner.memory import token_budget
+from exo_celery.runner.prefix import PrefixIndex
 from exo_celery.runner.protocol import Loaded, Loading, Ready, ShardSpec
 from exo_celery.runner.ring import Ring, link_up, listen
 from exo_celery.runner.step import Admission, Chunk, Step
@@ -48,8 +52,17 @@ def run(
     ready = Ready(slots=slots, context_length=shard.context_length)
     if text is None:
         follow(rings, lambda: control.send(ready))
-    else:
-        lead(rings, text, slots, callers, lambda: control.send(ready))
+        return
+    for ring in rings:
+        warm_up(ring)
+    budget = token_budget(shard.config, total, spec.memory_bytes or psutil.virtual_memory().available)
+    exact = not trims(shard)
+    led = [Lane(number, ring, PrefixIndex(budget.kept // lanes, exact=exact)) for number, ring in enumerate(rings)]
+    for lane in led:
+        lane.start()
+    Engine(led, text, slots, budget.live).serve(callers)
+    control.send(ready)
+    led[0].join()
 
 
 def follow(rings: list[Ring], on_ready: Callable[[], None]) -> None:
@@ -61,18 +74,6 @@ def follow(rings: list[Ring], on_ready: Callable[[], None]) -> None:
     stepped.wait()
     on_ready()
     followers[0].join()
-
-
-def lead(rings: list[Ring], text: Text, slots: int, callers: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Warm the lanes up, then lead each in a thread of its own."""
-    for ring in rings:
-        warm_up(ring)
-    lanes = [Lane(number, ring) for number, ring in enumerate(rings)]
-    for lane in lanes:
-        lane.start()
-    Engine(lanes, text, slots).serve(callers)
-    on_ready()
-    lanes[0].join()
 
 
 def warm_up(ring: Ring) -> None:

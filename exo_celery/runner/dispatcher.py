@@ -26,11 +26,12 @@ class Taker(Protocol):
 
 
 class Dispatcher:
-    """Lets at most `slots` requests into the lanes; the others wait in line."""
+    """Lets at most `slots` requests and `tokens` positions of cache into the lanes; the others wait in line."""
 
-    def __init__(self, lanes: Sequence[Taker], slots: int) -> None:
+    def __init__(self, lanes: Sequence[Taker], slots: int, tokens: int) -> None:
         self._lanes = lanes
         self._slots = slots
+        self._tokens = tokens
         self._lock = threading.Lock()
         self._line: deque[Reply] = deque()
         self._lane_of: dict[Reply, int] = {}
@@ -60,13 +61,20 @@ class Dispatcher:
             self._let_in()
 
     def _let_in(self) -> None:
-        while self._line and len(self._lane_of) < self._slots:
+        while self._line and self._has_room(self._line[0]):
             reply = self._line.popleft()
             loads = [0] * len(self._lanes)
             for lane in self._lane_of.values():
                 loads[lane] += 1
             self._lane_of[reply] = choose_lane(loads)
             self._lanes[self._lane_of[reply]].submit(reply)
+
+    def _has_room(self, reply: Reply) -> bool:
+        """Say whether a request fits beside those that run; one alone always does."""
+        if not self._lane_of:
+            return True
+        taken = sum(other.most_tokens for other in self._lane_of)
+        return len(self._lane_of) < self._slots and taken + reply.most_tokens <= self._tokens
 
 
 def choose_lane(loads: Sequence[int]) -> int:

@@ -17,9 +17,9 @@ from exo_celery.runner.wire import Connection
 class Engine:
     """Requests from any number of callers, one ring."""
 
-    def __init__(self, lanes: Sequence[Taker], text: Text, slots: int) -> None:
+    def __init__(self, lanes: Sequence[Taker], text: Text, slots: int, tokens: int) -> None:
         self._text = text
-        self._dispatcher = Dispatcher(lanes, slots)
+        self._dispatcher = Dispatcher(lanes, slots, tokens)
 
     def serve(self, listener: socket.socket) -> None:
         """Take callers at the runner's socket, from now on."""

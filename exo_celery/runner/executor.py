@@ -1,5 +1,6 @@
 """What every rank does with a step: the same rows, the same caches, the same order; only its own layers."""
 
+import copy
 import logging
 import struct
 import threading
@@ -8,7 +9,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache, trim_prompt_cache
 
 from exo_celery.runner.links import Link
 from exo_celery.runner.load import Shard
@@ -42,11 +43,12 @@ class Row:
     """A sequence: waiting for its prefill, or live."""
 
     def __init__(self, admission: Admission, cache: list[Any]) -> None:
+        """Begin with a cache that holds the reused tokens."""
         self.number = admission.row
         self.sampler = Sampler(admission.sampling, admission.tokens)
         self.tokens = admission.tokens
         self.cache = cache
-        self.prefilled = 0
+        self.prefilled = admission.reused
 
     @property
     def remaining(self) -> int:
@@ -69,6 +71,7 @@ class Executor:
         self._live: list[Row] = []
         self._cache: list[Any] = []
         self._merged = False
+        self._entries: dict[int, tuple[list[Any], int]] = {}
         self._steps = 0
 
     @property
@@ -78,11 +81,15 @@ class Executor:
 
     def run(self, step: Step) -> Sampled | None:
         """Apply a step. Return what was sampled on the last rank, None elsewhere and when no row is live."""
+        for keep in step.keep:
+            self._entries[keep.entry] = self._kept(keep.row), keep.count
         if step.drop:
             self._drop(set(step.drop))
         inputs = list(step.tokens)
         for admission in step.admit:
-            self._waiting[admission.row] = Row(admission, make_prompt_cache(self._shard.model))
+            self._waiting[admission.row] = Row(admission, self._first_cache(admission))
+        for entry in step.forget:
+            del self._entries[entry]
         if step.prefill is not None:
             self._prefill(step.prefill)
         for row in [row for row in self._waiting.values() if row.remaining == 0]:
@@ -92,6 +99,25 @@ class Executor:
         if self._steps % STEPS_PER_CLEARING == 0:
             mx.clear_cache()
         return self._decode(inputs) if inputs else None
+
+    def _kept(self, number: int) -> list[Any]:
+        """Return a copy of a live row's cache."""
+        at = self.rows.index(number)
+        cache = self._cache if self._merged else merge([self._cache])
+        copied = [entry.extract(at) for entry in cache]
+        with self._computing:
+            mx.eval([entry.state for entry in copied])  # or it would keep the whole batch's cache alive
+        return copied
+
+    def _first_cache(self, admission: Admission) -> list[Any]:
+        """Return the cache a row begins with: empty, or cut out of a kept entry."""
+        if admission.entry is None:
+            return make_prompt_cache(self._shard.model)
+        kept, count = self._entries[admission.entry]
+        cache = copy.deepcopy(kept)
+        if count > admission.reused:
+            trim_prompt_cache(cache, count - admission.reused)
+        return cache
 
     def _drop(self, numbers: set[int]) -> None:
         for number in numbers & self._waiting.keys():
@@ -191,3 +217,8 @@ def batches(shard: Shard) -> bool:
         log.info("rows are served one at a time, mlx-lm cannot batch them: %s", error)
         return False
     return True
+
+
+def trims(shard: Shard) -> bool:
+    """Say whether the model's caches can be cut back to any length: sliding windows and state spaces cannot."""
+    return all(isinstance(entry, KVCache) for entry in make_prompt_cache(shard.model))

@@ -8,6 +8,7 @@ from functools import partial
 
 import mlx.core as mx
 
+from exo_celery.runner.prefix import PrefixIndex
 from exo_celery.runner.reply import Reply
 from exo_celery.runner.ring import Ring
 from exo_celery.runner.scheduler import Scheduler
@@ -17,10 +18,10 @@ from exo_celery.runner.step import Step
 class Lane(threading.Thread):
     """Rank 0's side of a lane: leads its steps, asleep while it has no rows."""
 
-    def __init__(self, number: int, ring: Ring) -> None:
+    def __init__(self, number: int, ring: Ring, prefixes: PrefixIndex) -> None:
         super().__init__(name=f"lane-{number}", daemon=True)
         self._ring = ring
-        self._scheduler = Scheduler()
+        self._scheduler = Scheduler(prefixes)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._decode_seconds = 0.0
 

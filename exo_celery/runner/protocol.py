@@ -156,11 +156,12 @@ class Cancel(Record):
 
 
 class Started(Record):
-    """The request was admitted."""
+    """The request was admitted; so many tokens of its prompt were computed already."""
 
     type: Literal["started"] = "started"
     id: str
     prompt_tokens: int
+    cached_tokens: int = 0
 
 
 class Candidate(Record):

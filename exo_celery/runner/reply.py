@@ -67,22 +67,34 @@ class Reply:
         self._emit = emit
         self._on_finish = on_finish
         self._pieces: list[str] = []
+        self._chosen: list[int] = []  # with the end token, if it came
         self._count = 0
         self._first_at = self._last_at = 0.0
 
     @property
-    def to_prefill(self) -> int:
-        """Prompt tokens before the last, which the first decode step takes."""
-        return len(self.prompt) - 1
+    def most_tokens(self) -> int:
+        """How many positions of cache it may come to need."""
+        return len(self.prompt) + self._max_tokens
 
-    def start(self) -> None:
-        """Tell the caller that the request was admitted."""
-        self._emit(Started(id=self.id, prompt_tokens=len(self.prompt)))
+    @property
+    def cached(self) -> tuple[int, ...]:
+        """The tokens that its row's cache holds after its first step: all but the last chosen one."""
+        return self.prompt + tuple(self._chosen[:-1])
+
+    @property
+    def just_joined(self) -> bool:
+        """Say whether it has taken its first token, and no other."""
+        return len(self._chosen) == 1
+
+    def start(self, cached_tokens: int) -> None:
+        """Tell the caller that the request was admitted, and how much of its prompt was known already."""
+        self._emit(Started(id=self.id, prompt_tokens=len(self.prompt), cached_tokens=cached_tokens))
 
     def take(self, choice: Choice) -> None:
         """Take the next token, hand it out, and finish when it was the last."""
         self._last_at = time.monotonic()
         self._first_at = self._first_at or self._last_at
+        self._chosen.append(choice.token)
         if choice.token in self._end_tokens:
             self.finish("stop")
             return

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from exo_celery.runner.prefix import PrefixIndex
 from exo_celery.runner.reply import Reply
-from exo_celery.runner.step import Admission, Choice, Chunk, Step
+from exo_celery.runner.step import Admission, Choice, Chunk, Keep, Step
 
 # Prompt tokens per step while nobody waits for a next token, and at least while somebody does.
 FULL_CHUNK: Final = 512
@@ -18,7 +19,8 @@ SMOOTHING: Final = 0.3
 class Scheduler:
     """The rows of a lane. Requests arrive, are prefilled, live, and are dropped in the step after they finished."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefixes: PrefixIndex) -> None:
+        self._prefixes = prefixes
         self._next_row = 0
         self._arrived: list[Reply] = []
         self._prefilling: dict[int, Reply] = {}
@@ -26,6 +28,7 @@ class Scheduler:
         self._live: dict[int, Reply] = {}
         self._last_token: dict[int, int] = {}
         self._drop: list[int] = []
+        self._keep: dict[int, tuple[int, ...]] = {}
         self._prefill_seconds = 0.0  # per prompt token; 0 while unknown
 
     @property
@@ -49,6 +52,7 @@ class Scheduler:
 
     def next_step(self) -> Step:
         """Decide the next step."""
+        keep, forget = self._keepings()
         drop, self._drop = tuple(self._drop), []
         admit = tuple(self._admissions())
         prefill = self._next_chunk()
@@ -56,15 +60,18 @@ class Scheduler:
         for row in [row for row in self._prefilling if self._remaining[row] == 0]:
             del self._remaining[row]
             self._live[row] = self._prefilling.pop(row)
-        return Step(drop=drop, admit=admit, prefill=prefill, tokens=tokens)
+        return Step(keep=keep, drop=drop, admit=admit, forget=forget, prefill=prefill, tokens=tokens)
 
     def take(self, rows: Sequence[int], choices: Sequence[Choice]) -> None:
         """Hand out a step's tokens; rows that finish are dropped with the next step."""
         self._live = {row: self._live[row] for row in rows}
         for row, choice in zip(rows, choices, strict=True):
+            reply = self._live[row]
             self._last_token[row] = choice.token
-            self._live[row].take(choice)
-            if self._live[row].finished:
+            reply.take(choice)
+            if reply.finished or reply.just_joined:
+                self._keep[row] = reply.cached
+            if reply.finished:
                 self._forget(row)
 
     def note_prefill(self, tokens: int, seconds: float) -> None:
@@ -78,15 +85,29 @@ class Scheduler:
             rows.pop(row, None)
         self._drop.append(row)
 
+    def _keepings(self) -> tuple[tuple[Keep, ...], tuple[int, ...]]:
+        """Keep the caches of rows that have just joined or are about to go; say what is forgotten for them."""
+        keep: list[Keep] = []
+        forget: list[int] = []
+        for row, tokens in self._keep.items():
+            if (added := self._prefixes.add(tokens)) is not None:
+                keep.append(Keep(row=row, entry=added[0], count=len(tokens)))
+                forget += added[1]
+        self._keep.clear()
+        return tuple(keep), tuple(forget)
+
     def _admissions(self) -> list[Admission]:
         """Give each arrival a row."""
         admitted = []
         for reply in self._arrived:
             row, self._next_row = self._next_row, self._next_row + 1
+            entry, reused = self._prefixes.find(reply.prompt[:-1]) or (None, 0)
             self._prefilling[row] = reply
-            self._remaining[row] = reply.to_prefill
-            admitted.append(Admission(row=row, tokens=reply.prompt, sampling=reply.sampling))
-            reply.start()
+            self._remaining[row] = len(reply.prompt) - 1 - reused  # the first decode step takes the last
+            admitted.append(
+                Admission(row=row, tokens=reply.prompt, sampling=reply.sampling, entry=entry, reused=reused)
+            )
+            reply.start(reused)
         self._arrived.clear()
         return admitted
 

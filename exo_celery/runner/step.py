@@ -30,11 +30,21 @@ class Sampling(Record):
 
 
 class Admission(Record):
-    """A new row: its number, its prompt, and how to sample."""
+    """A new row: its prompt, how to sample, and the entry that holds the cache of its first `reused` tokens."""
 
     row: int
     tokens: tuple[int, ...] = Field(min_length=1)
     sampling: Sampling = Sampling()
+    entry: int | None = None
+    reused: int = 0
+
+
+class Keep(Record):
+    """Keep a live row's cache, which holds `count` tokens by now, as an entry for later prompts."""
+
+    row: int
+    entry: int
+    count: int
 
 
 class Chunk(Record):
@@ -50,13 +60,15 @@ class Chunk(Record):
 
 
 class Step(Record):
-    """One step of the ring, in this order: drop rows, admit rows, prefill, then decode one token for each live row.
+    """One step, in this order: keep caches, drop rows, admit rows, forget entries, prefill, decode live rows.
 
     `tokens` are the tokens that the previous step sampled, for the rows that were live then and are not dropped now.
     """
 
+    keep: tuple[Keep, ...] = ()
     drop: tuple[int, ...] = ()
     admit: tuple[Admission, ...] = ()
+    forget: tuple[int, ...] = ()
     prefill: Chunk | None = None
     tokens: tuple[int, ...] = ()
 

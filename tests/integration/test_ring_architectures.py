@@ -18,7 +18,7 @@ from exo_celery.errors import RunnerError
 from exo_celery.runner.executor import Executor, batches
 from exo_celery.runner.load import Shard
 from exo_celery.runner.parallel import Boundary, stage
-from exo_celery.runner.step import Admission, Chunk, Step
+from exo_celery.runner.step import Admission, Chunk, Keep, Step
 
 SPLITS = [(0, 3, LAYERS), (0, 1, LAYERS), (0, 2, 4, LAYERS), (0, 1, 3, LAYERS)]
 PROMPT = [[(7 * i + 13 * row + 5) % 250 for i in range(12)] for row in range(2)]
@@ -186,3 +186,29 @@ def test_what_happens_between_layers_is_refused() -> None:
 
 def test_what_mlx_lm_cannot_batch_is_served_one_at_a_time() -> None:
     assert {name for name in ARCHITECTURES if not batches(Shard(build(name), {}, Boundary(), 0))} == UNBATCHED
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "llama, sliding", "deepseek_v3", "gemma3_text", "lfm2", "mamba2", "qwen3_next"]
+)
+def test_a_kept_cache_serves_a_longer_prompt(name: str) -> None:
+    ranks = executors(name, (0, 2, LAYERS))
+
+    def run(step: Step) -> tuple[int, ...]:
+        sampled = [rank.run(step) for rank in ranks][-1]
+        return tuple(choice.token for choice in sampled.choices) if sampled else ()
+
+    prompt = tuple(ROWS[1][1])
+    chunk = Chunk(rows=(0,), count=len(prompt) - 1)
+    (first,) = run(Step(admit=(Admission(row=0, tokens=prompt),), prefill=chunk))
+    (second,) = run(Step(tokens=(first,)))
+    known = (*prompt, first)
+    longer = (*known, second, 30, 31)
+    admission = Admission(row=1, tokens=longer, entry=5, reused=len(known))
+    keep = Keep(row=0, entry=5, count=len(known))
+    got = run(Step(keep=(keep,), drop=(0,), admit=(admission,), forget=(5,), prefill=Chunk(rows=(1,), count=2)))
+    for _ in range(4):
+        got += run(Step(tokens=got[-1:]))
+    tokens, gaps = alone(build(name), list(longer), 5)
+    differing = next((i for i, (a, b) in enumerate(zip(tokens, got, strict=True)) if a != b), None)
+    assert differing is None or gaps[differing] < GAP, (tokens, got)

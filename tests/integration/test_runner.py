@@ -119,6 +119,30 @@ def test_logprobs_and_biases_reach_the_caller(client: EngineClient) -> None:
         assert chosen.top[0].token == chosen.token != ""
 
 
+def test_a_known_prompt_is_not_computed_again_and_gives_the_same(model: Path, client: EngineClient) -> None:
+    prompt = [(13 * i) % 900 + 40 for i in range(120)]
+
+    def cached_and_tokens(name: str, tokens: list[int]) -> tuple[int, list[int]]:
+        events = list(client.generate(name, {"prompt": tokens, "max_tokens": 8}))
+        assert isinstance(events[0], Started)
+        return events[0].cached_tokens, [t for event in events if isinstance(event, Delta) for t in event.token_ids]
+
+    other = [*prompt[:100], 7, 8, 9]
+    fresh = [7, *prompt]
+    first, second = cached_and_tokens("first", prompt), cached_and_tokens("second", prompt)
+    assert (first[0], second[0]) == (0, 119)
+    assert first[1] == second[1]
+    branch = cached_and_tokens("branch", other)
+    assert branch[0] == 100
+    turn = cached_and_tokens("turn", [*prompt, *first[1], 50])
+    assert turn[0] == 120 + 7
+    assert cached_and_tokens("fresh", fresh)[0] == 0
+    with ring(model, (0, TINY_LAYERS)) as (_, unknowing):
+        assert run(unknowing, "branch", prompt=other, max_tokens=8)[0] == branch[1]
+    with ring(model, (0, TINY_LAYERS)) as (_, unknowing):
+        assert run(unknowing, "turn", prompt=[*prompt, *first[1], 50], max_tokens=8)[0] == turn[1]
+
+
 def test_a_stop_string_ends_the_answer_before_it(client: EngineClient) -> None:
     whole = finished(client, "whole", prompt=[90, 91, 92], max_tokens=20).text
     stop = whole[len(whole) // 2 :][:5]

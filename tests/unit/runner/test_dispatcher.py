@@ -40,9 +40,9 @@ class Silent:
         self.last_segment = ""
 
 
-def dispatcher(lanes: int, slots: int) -> tuple[Dispatcher, list[FakeLane]]:
+def dispatcher(lanes: int, slots: int, tokens: int = 1000) -> tuple[Dispatcher, list[FakeLane]]:
     made = [FakeLane() for _ in range(lanes)]
-    return Dispatcher(made, slots), made
+    return Dispatcher(made, slots, tokens), made
 
 
 def reply(name: str, to: Dispatcher, heard: list[Event]) -> Reply:
@@ -91,3 +91,21 @@ def test_one_that_waits_is_cancelled_without_a_lane() -> None:
     first.finish("cancelled")
     to.cancel(first)
     assert (lane.submitted, lane.cancelled) == (["a"], ["a"])
+
+
+def test_requests_that_would_not_fit_into_the_cache_wait() -> None:
+    to, (lane,) = dispatcher(1, 10, tokens=5)
+    heard: list[Event] = []
+    replies = [reply(name, to, heard) for name in "abcd"]  # two tokens each
+    for each in replies:
+        to.submit(each)
+    assert lane.submitted == ["a", "b"]
+    replies[0].finish("length")
+    assert lane.submitted == ["a", "b", "c"]
+
+
+def test_one_that_never_fits_runs_alone() -> None:
+    to, (lane,) = dispatcher(1, 10, tokens=1)
+    to.submit(reply("a", to, []))
+    to.submit(reply("b", to, []))
+    assert lane.submitted == ["a"]

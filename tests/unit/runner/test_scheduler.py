@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from exo_celery.runner.prefix import PrefixIndex
 from exo_celery.runner.protocol import Delta, Event, Finished, Started
 from exo_celery.runner.reply import Reply
 from exo_celery.runner.scheduler import FULL_CHUNK, LEAST_CHUNK, Scheduler
@@ -39,7 +40,8 @@ class Play:
     """Requests, the scheduler, and the rows of a ring that obeys it."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler()
+        self.scheduler = Scheduler(PrefixIndex(1000, exact=False))
+        self.entries: dict[int, int] = {}
         self.rows: list[int] = []
         self.waiting: dict[int, int] = {}
         self.heard: list[Event] = []
@@ -65,11 +67,7 @@ class Play:
         """Run one step as the executors do; every row's next token is `token`, or 1."""
         step = self.scheduler.next_step()
         self.steps.append(step)
-        self.rows = [row for row in self.rows if row not in step.drop]
-        for row in step.drop:
-            self.waiting.pop(row, None)
-        assert len(step.tokens) == len(self.rows)
-        self.waiting |= {admission.row: len(admission.tokens) - 1 for admission in step.admit}
+        self.obey(step)
         if step.prefill:
             for row in step.prefill.rows:
                 self.waiting[row] -= min(step.prefill.count, self.waiting[row])
@@ -80,6 +78,21 @@ class Play:
         if self.rows:
             self.scheduler.take(self.rows, [Choice(token=1 if token is None else token)] * len(self.rows))
         return step
+
+    def obey(self, step: Step) -> None:
+        """Keep, drop, admit and forget."""
+        for keep in step.keep:
+            assert keep.row in self.rows
+            self.entries[keep.entry] = keep.count
+        self.rows = [row for row in self.rows if row not in step.drop]
+        for row in step.drop:
+            self.waiting.pop(row, None)
+        assert len(step.tokens) == len(self.rows)
+        for admission in step.admit:
+            assert admission.reused <= self.entries.get(admission.entry or 0, 0)
+            self.waiting[admission.row] = len(admission.tokens) - 1 - admission.reused
+        for entry in step.forget:
+            del self.entries[entry]
 
     def run(self) -> None:
         while not self.scheduler.idle:
@@ -198,3 +211,47 @@ def test_rows_keep_their_tokens_when_others_leave() -> None:
     assert play.step(8).tokens == (7, 7)
     play.scheduler.cancel(b)
     assert play.step(9).tokens == (8,)
+
+
+def test_a_prompt_that_was_seen_is_not_computed_again() -> None:
+    play = Play()
+    play.submit("a", prompt=100, max_tokens=3)
+    play.run()
+    again = play.submit("b", prompt=100, max_tokens=3)
+    first = play.step()
+    assert first.admit[0].reused == 99
+    assert first.prefill is None
+    assert [event.cached_tokens for event in play.heard if isinstance(event, Started)] == [0, 99]
+    play.scheduler.cancel(again)
+    play.run()
+
+
+def test_the_next_turn_of_a_chat_reuses_the_answer_too() -> None:
+    play = Play()
+    play.submit("a", prompt=60, max_tokens=10)
+    play.run()
+    turn = Reply(
+        "b",
+        tuple(range(1, 61)) + (1,) * 9 + (77, 78),
+        Sampling(),
+        max_tokens=1,
+        stops=(),
+        end_tokens=frozenset({END}),
+        speller=Alphabet(),
+        emit=play.heard.append,
+        on_finish=play.ended.append,
+    )
+    play.scheduler.submit(turn)
+    step = play.step()
+    assert step.admit[0].reused == 60 + 9
+    assert step.prefill is not None
+    assert step.prefill.count == 1
+
+
+def test_a_row_beside_it_can_reuse_a_prompt_while_it_still_runs() -> None:
+    play = Play()
+    play.submit("a", prompt=80, max_tokens=100)
+    play.step()
+    play.step()
+    play.submit("b", prompt=80, max_tokens=1)
+    assert play.step().admit[0].reused == 79
