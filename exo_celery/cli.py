@@ -12,8 +12,8 @@ from typing import Any, Final
 import click
 
 from exo_celery import access, cluster
-from exo_celery.cli_keys import keys
-from exo_celery.errors import ConfigurationError, ExoError, ModelLoadingError, UnavailableError
+from exo_celery.cli_keys import Model, keys
+from exo_celery.errors import ConfigurationError, ExoError, InvalidRequestError, ModelLoadingError, UnavailableError
 from exo_celery.local import show
 from exo_celery.local.demo import demo as run_demo
 from exo_celery.local.join import Invitation
@@ -21,10 +21,14 @@ from exo_celery.local.join import invite as invite_node
 from exo_celery.local.join import join as join_cluster
 from exo_celery.local.layout import CELERY, gunicorn
 from exo_celery.local.redis_server import LOOPBACK
+from exo_celery.local.rest import Rest
+from exo_celery.local.run import run as run_prompts
 from exo_celery.local.up import Wanted
 from exo_celery.local.up import up as run_up
 from exo_celery.placement.snapshot import answers
 from exo_celery.records.base import Record
+from exo_celery.records.instance import PlacementRequest
+from exo_celery.records.download import Download
 from exo_celery.settings import load
 from exo_celery.store.client import TRANSIENT
 
@@ -129,26 +133,107 @@ def web(port: int | None, host: str) -> None:
 
 
 @main.command()
+@click.argument("prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The results.")
+@click.option("--model", help="The model of all lines that name none.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="For all lines that do not say it themselves.")
+@click.option("--window", default=64, show_default=True, type=click.IntRange(1, 500), help="Jobs in flight at once.")
+@click.option("--url", help="Address of the web, instead of EXO_WEB_URL.")
+def run(prompts: Path, output: Path, model: str | None, max_tokens: int | None, window: int, url: str | None) -> None:
+    """Answer a file of PROMPTS: a line is a text, or JSON with prompt or messages.
+
+    Stopped and run again it goes on where it was; lines that failed are tried again.
+    """
+    settings = load()
+    rest = Rest(url or settings.web_url or f"http://{LOOPBACK}:{settings.web_port}", settings.api_key)
+    defaults = {name: value for name, value in (("model", model), ("max_tokens", max_tokens)) if value is not None}
+    tally = run_prompts(prompts, output, rest, window, defaults)
+    click.echo(f"{tally.done} lines, {tally.failed} of them failed; results in {output}", err=True)
+    if tally.failed:
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("model", required=False)
 @click.option(
     "--snapshot",
-    required=True,
     type=click.File(encoding="utf-8", errors="replace"),
-    help="JSON or JSON lines; - reads standard input.",
+    help="A cluster that is written down, JSON or JSON lines; - reads standard input.",
 )
+@click.option("--dry-run", is_flag=True, help="Decide and explain, place nothing.")
+@click.option("--sharding", type=click.Choice(["auto", "pipeline", "tensor"]), default="auto")
+@click.option("--min-nodes", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--max-nodes", type=click.IntRange(min=1))
+@click.option("--require", multiple=True, metavar="NODE", help="A node that must be in the ring.")
+@click.option("--exclude", multiple=True, metavar="NODE", help="A node that must not be in the ring.")
+@click.option("--prefer", type=click.Choice(["most-downloaded", "ready-soonest"]), default="most-downloaded")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per case.")
-def place(snapshot: Any, as_json: bool) -> None:
-    """Decide where a model would be placed in a cluster that is written down, without a cluster."""
-    for answer in answers(snapshot.read()):
-        if as_json:
-            click.echo(json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
-        else:
-            click.echo(show.answer(answer))
+def place(
+    model: str | None,
+    snapshot: Any,
+    dry_run: bool,
+    as_json: bool,
+    require: tuple[str, ...],
+    exclude: tuple[str, ...],
+    **asked: Any,
+) -> None:
+    """Place MODEL, or decide where it would go; with --snapshot without a cluster."""
+    if (model is None) == (snapshot is None):
+        raise click.UsageError("give either MODEL or --snapshot FILE")
+    if snapshot:
+        for answer in answers(snapshot.read()):
+            click.echo(compact(answer) if as_json else show.answer(answer))
+        return
+    request = placement_request(model=model, required_nodes=require, excluded_nodes=exclude, **asked)
+    here = cluster.open_cluster()
+    found = cluster.preview(here, request) if dry_run else plain(cluster.create_instance(here, request))
+    click.echo(compact(found) if as_json else found["why"] or f"{found['id']} is {found['status']}")
+
+
+def placement_request(**asked: Any) -> PlacementRequest:
+    """Return what is asked of placement.
+
+    Raises:
+        InvalidRequestError: a value is not of its form.
+    """
+    try:
+        return PlacementRequest.model_validate(asked)
+    except ValueError as error:
+        raise InvalidRequestError(f"that cannot be placed: {error}") from error
+
+
+def compact(document: dict[str, Any]) -> str:
+    """Return JSON on one line."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def become(*argv: str) -> None:
     """Replace this process by a command."""
     sys.stdout.flush()
     os.execv(argv[0], argv)  # noqa: S606  # no shell is wanted
+
+
+# One model on one node: a wish that the node works off.
+
+
+def on_node(name: str, text: str, act: Callable[[cluster.Cluster, str, str], Download]) -> None:
+    """Add a command that wishes something of a model on a node, as the REST route of the same name does."""
+
+    @click.command(name, help=text)
+    @click.argument("node")
+    @click.argument("model", type=Model())
+    def command(node: str, model: str) -> None:
+        seen = act(cluster.open_cluster(), node, model)
+        now = f"{seen.status}, {seen.downloaded_bytes} of {seen.total_bytes} bytes"
+        click.echo(f"{node} is asked to {name} {model} (now {now}); `exo-celery downloads` shows how it goes")
+
+    main.add_command(command)
+
+
+on_node("download", "Get MODEL on NODE: it goes on by itself until it is whole.", cluster.start_download)
+on_node("cancel", "Stop getting, or verifying, MODEL on NODE; its bytes are kept.", cluster.cancel_download)
+on_node("delete", "Delete MODEL from NODE.", cluster.delete_download)
+on_node("verify", "Hash MODEL on NODE again; wrong files are removed.", cluster.verify_download)
 
 
 # Lists: one command each, under `exo-celery` and under `celery -A exo_celery exo`.
