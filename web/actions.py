@@ -6,7 +6,7 @@ from flask import Blueprint, Response, make_response, render_template, request
 from pydantic import Field, ValidationError
 from pydantic_core import to_json
 
-from exo_celery import cluster
+from exo_celery import batches, cluster
 from exo_celery.errors import ExoError
 from exo_celery.openai.refusal import invalid
 from exo_celery.records.base import ModelId, Request
@@ -125,6 +125,13 @@ def cancel_job() -> str:
     """Cancel a job."""
     job = cluster.cancel_job(the_cluster(), read_form(Target).id)
     return notice(f"{job.id} is {job.state}")
+
+
+@blueprint.post("/cancel-batch")
+def cancel_batch() -> str:
+    """Cancel a batch."""
+    batch = batches.cancel_batch(the_cluster(), read_form(Target).id)
+    return notice(f"{batch.id} is {batch.status}")
 
 
 @blueprint.post("/submit-job")

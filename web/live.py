@@ -90,7 +90,7 @@ def watch(board: Board, gone: Callable[[], bool], texts: Iterable[str] = ()) -> 
         yield from board.news()
 
 
-@blueprint.get("/<any(cluster, models, instances):name>")
+@blueprint.get("/<any(cluster, models, instances, batches):name>")
 def page(name: str) -> Response:
     """Stream the changes of a page."""
     c, lookout, render = the_cluster(), the_lookout(), PAGES[name]

@@ -33,7 +33,13 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-TITLES: Final = {"cluster": "Cluster", "models": "Models & downloads", "instances": "Instances", "jobs": "Jobs"}
+TITLES: Final = {
+    "cluster": "Cluster",
+    "models": "Models & downloads",
+    "instances": "Instances",
+    "jobs": "Jobs",
+    "batches": "Batches",
+}
 
 
 def install(app: Flask) -> None:
@@ -75,6 +81,12 @@ def jobs() -> Response:
     live = f"/live/jobs?state={chosen.state}" if chosen.state else "/live/jobs"
     models = cluster.servable_models(the_cluster())
     return page("jobs", panels.jobs_page(the_cluster(), chosen.state), live=live, models=models)
+
+
+@blueprint.get("/batches")
+def batches() -> Response:
+    """Show the newest batches."""
+    return page("batches", panels.batches_page(the_cluster()), live="/live/batches")
 
 
 @blueprint.get("/jobs/<record_id:job_id>")

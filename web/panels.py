@@ -5,7 +5,7 @@ from typing import Final
 
 from flask import render_template
 
-from exo_celery import cluster
+from exo_celery import batches, cluster
 from exo_celery.cluster import Cluster
 from exo_celery.records.base import Request
 from exo_celery.records.download import Download, DownloadStatus
@@ -17,6 +17,7 @@ from web.drawing import picture
 Panels = dict[str, str]
 Render = Callable[[], Panels]
 JOBS_SHOWN: Final = 50
+BATCHES_SHOWN: Final = 50
 
 
 class JobsFilter(Request):
@@ -93,8 +94,16 @@ def job_page(c: Cluster, job_id: str) -> Panels:
     return strip(c, cluster.nodes(c), cluster.downloads(c)) | head
 
 
+def batches_page(c: Cluster) -> Panels:
+    """Render the newest batches and how far they are."""
+    found, more = batches.batches(c, limit=BATCHES_SHOWN)
+    table = render_template("panels/batches.html", batches=found, more=more, now=cluster.clock(c))
+    return strip(c, cluster.nodes(c), cluster.downloads(c)) | {"batches": table}
+
+
 PAGES: Final[dict[str, Callable[[Cluster], Panels]]] = {
     "cluster": cluster_page,
     "models": models_page,
     "instances": instances_page,
+    "batches": batches_page,
 }
