@@ -33,6 +33,7 @@ RENEW_SECONDS: Final = 1.0  # also how soon a cancel reaches a job that is not s
 CLAIM_PATIENCE_SECONDS: Final = 60
 FINISH_PATIENCE_SECONDS: Final = 120
 PAUSE_SECONDS: Final = 0.25
+GONE_SECONDS: Final = 5  # a worker without a runner ends sooner than that
 LOOK_SECONDS: Final = 0.1
 
 
@@ -77,7 +78,14 @@ class Serving:
         self.engine.close()
 
     def generate(self, job_id: str) -> None:
-        """Run one job to its end, if it is still to be run."""
+        """Run one job to its end, if it is still to be run.
+
+        Without a runner nothing is claimed: jobs that were just given back would use up their attempts here within a
+        second. Their messages are consumed, so the reaper sends them again; holding the slot keeps the others queued.
+        """
+        if self.engine.wait_gone(0):
+            self.stopping.wait(GONE_SECONDS)
+            return
         token = uuid.uuid4().hex
         job = patiently(
             lambda: jobs.claim(self.redis, self.ns, job_id, self.instance, self.ring, token), CLAIM_PATIENCE_SECONDS

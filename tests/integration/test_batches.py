@@ -71,17 +71,17 @@ def lines(judge: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
 
 
 def test_a_batch_from_upload_to_files(judge: openai.OpenAI) -> None:
-    rows = [request(f"n-{n}") for n in range(30)]
+    rows = [request(f"n-{n}") for n in range(20)]
     rows[7]["body"]["messages"][0]["content"] = "word " * 9000
     batch = started(judge, rows, metadata={"name": "first"})
     assert (batch.object, batch.endpoint, batch.metadata) == ("batch", CHAT, {"name": "first"})
     assert batch.status in ("validating", "in_progress")
     done = ended(judge, batch)
-    assert (done.status, counts(done), done.errors) == ("completed", (30, 29, 1), None)
+    assert (done.status, counts(done), done.errors) == ("completed", (20, 19, 1), None)
     assert done.usage
-    assert done.usage.output_tokens > 29
+    assert done.usage.output_tokens > 19
     good, bad = lines(judge, done.output_file_id), lines(judge, done.error_file_id)
-    assert [row["custom_id"] for row in good] == [f"n-{n}" for n in range(30) if n != 7]
+    assert [row["custom_id"] for row in good] == [f"n-{n}" for n in range(20) if n != 7]
     for row in good:
         assert (row["error"], row["response"]["status_code"]) == (None, 200)
         assert row["response"]["body"]["object"] == "chat.completion"
@@ -130,14 +130,15 @@ def test_a_cancel_in_the_middle_keeps_what_was_answered(judge: openai.OpenAI) ->
 
 
 def test_a_node_worker_killed_in_the_middle_costs_no_line(live: Live, judge: openai.OpenAI) -> None:
-    names = [f"n-{n}" for n in range(30)]
-    batch = started(judge, [request(name, max_tokens=16) for name in names])
-    eventually(lambda: counts(judge.batches.retrieve(batch.id))[1], lambda completed: completed >= 3, 60)
+    names = [f"n-{n}" for n in range(16)]
+    batch = started(judge, [request(name, max_tokens=8) for name in names])
+    eventually(lambda: counts(judge.batches.retrieve(batch.id))[1], lambda completed: completed >= 2, 60)
     ring = live.get("/api/instances")["instances"][0]["ring"]
     psutil.Process(live.facts["nodes"][ring[0]["node"]]["pid"]).send_signal(signal.SIGKILL)
     done = ended(judge, batch, 180)
     good, bad = lines(judge, done.output_file_id), lines(judge, done.error_file_id)
-    assert (done.status, counts(done), bad) == ("completed", (30, 30, 0), [])
+    assert [row["response"] for row in bad] == []
+    assert (done.status, counts(done)) == ("completed", (16, 16, 0))
     assert sorted(row["custom_id"] for row in good) == sorted(names)
 
 
