@@ -27,8 +27,8 @@ from exo_celery.local.up import Wanted
 from exo_celery.local.up import up as run_up
 from exo_celery.placement.snapshot import answers
 from exo_celery.records.base import Record
-from exo_celery.records.instance import PlacementRequest
 from exo_celery.records.download import Download
+from exo_celery.records.instance import PlacementRequest
 from exo_celery.settings import load
 from exo_celery.store.client import TRANSIENT
 

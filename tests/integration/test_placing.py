@@ -50,8 +50,8 @@ def card(size_bytes: int, layers: int = 10) -> ModelCard:
 
 
 def test_two_hundred_requests_at_once_promise_no_byte_twice(cluster: Context) -> None:
-    simulate(cluster, 20, 10 * GB)
-    cards.save(cluster.redis, cluster.ns, card(4 * GB))  # two fit on a node, forty in all
+    simulate(cluster, 10, 10 * GB)
+    cards.save(cluster.redis, cluster.ns, card(4 * GB))  # 25 fit: two a node, then pairs of what is left
     outcomes: list[str] = []
 
     def ask() -> None:
@@ -78,14 +78,14 @@ def test_two_hundred_requests_at_once_promise_no_byte_twice(cluster: Context) ->
     assert max(promised.values()) <= 10 * GB
     placed = [one for one in found if one.ring]
     waiting = [one for one in found if not one.ring]
-    assert len(placed) <= 40
+    assert len(placed) <= 25
     assert all(one.status is InstanceStatus.PLACING for one in found)
     assert set(outcomes) <= {"asked", "insufficient_memory"}
     assert all("short" in one.error or one.error == "" for one in waiting)
     for one in waiting:  # the tick asks again those whom conflicts kept from deciding
         placement.place_instance(cluster, one.id)
     settled = instances.every(cluster.redis, cluster.ns)
-    assert sum(bool(one.ring) for one in settled) == 40 or len(settled) < 40
+    assert sum(bool(one.ring) for one in settled) == 25
     assert all(one.ring or "short" in one.error for one in settled)
 
 
