@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from exo_celery import queues, submission
+from exo_celery import needs, queues, submission
 from exo_celery import settings as configuration
 from exo_celery.context import Context, open_context
 from exo_celery.errors import ConflictError, InvalidRequestError, NotFoundError
-from exo_celery.models import catalog
-from exo_celery.models.folders import folder_name
+from exo_celery.models import known
 from exo_celery.placement.place import place
 from exo_celery.plan import rank_status
 from exo_celery.records.download import Download, DownloadStatus, Wish
@@ -72,29 +71,17 @@ def servable_models(cluster: Cluster) -> list[ModelCard]:
 
 
 def add_model(cluster: Cluster, asked: AddModel) -> ModelCard:
-    """Make a model known from a local folder, and return its card.
+    """Make a model known and return its card: from a folder, else from the hub, else from what is built in.
 
     Raises:
-        NotFoundError: no folder of this machine holds the model.
-        ModelFolderError: the folder does not hold a model that can be served.
+        ModelFolderError: the folder is not whole, or mlx-lm cannot run what it holds.
+        ModelNotFoundError: the model is nowhere here, and the hub does not have it or may not be asked.
+        UnavailableError: the hub cannot be reached now.
     """
-    card = catalog.card_from_folder(asked.model, local_folder(cluster.settings, asked))
+    card = known.find_card(cluster.settings, asked.model, Path(asked.path) if asked.path else None)
     cards.save(cluster.redis, cluster.ns, card)
     events.add(cluster.redis, cluster.ns, "model", f"{card.id} is known from {card.source}", model=card.id)
     return card
-
-
-def local_folder(settings: Settings, asked: AddModel) -> Path:
-    """Return the folder on this machine that holds a model: the one named, else one under its id."""
-    if asked.path:
-        return Path(asked.path)
-    places = (*settings.writable_dirs, *settings.models_read_only_dirs, *settings.source_dirs)
-    folders = [place / folder_name(asked.model) for place in places]
-    found = next((folder for folder in folders if folder.is_dir()), None)
-    if found is None:
-        looked = ", ".join(str(place) for place in places)
-        raise NotFoundError(f"model {asked.model!r} lies in none of {looked}: give its folder as path", param="model")
-    return found
 
 
 # Downloads
@@ -120,32 +107,52 @@ def start_download(cluster: Cluster, node: str, model_id: str) -> Download:
 
 
 def cancel_download(cluster: Cluster, node: str, model_id: str) -> Download:
-    """Withdraw the wish for a model on a node; the bytes stay."""
+    """Withdraw the wish for a model on a node, or for its verification; the bytes stay.
+
+    Raises:
+        ConflictError: an instance needs what is still coming, and would only ask for it again.
+    """
     need_node(cluster, node)
+    if download(cluster, node, model_id).status is not DownloadStatus.COMPLETED:
+        needs.refuse_for_instances(cluster, node, model_id)
     download_store.drop_wish(cluster.redis, cluster.ns, node, model_id)
     cluster.hint("exo.work_off_wanted", queue=queues.node_queue(node))
     return download(cluster, node, model_id)
 
 
-def delete_download(cluster: Cluster, node: str, model_id: str) -> None:
+def delete_download(cluster: Cluster, node: str, model_id: str) -> Download:
     """Wish a model away from a node.
 
     Raises:
-        ConflictError: an instance needs it there, or its folder is read-only.
+        ConflictError: an instance needs it there, jobs wait for it and no other node has it, or its folder is
+            read-only.
     """
     need_node(cluster, node)
     held = download(cluster, node, model_id)
-    users = [one.id for one in instance_store.every(cluster.redis, cluster.ns) if needs(one, node, model_id)]
-    if users:
-        raise ConflictError(f"{model_id} on {node} is needed by {', '.join(users)}: delete the instance first")
+    needs.refuse_for_instances(cluster, node, model_id)
     if held.read_only:
         raise ConflictError(f"{model_id} on {node} lies in {held.directory}, which is read-only: remove it there")
+    if held.status is DownloadStatus.COMPLETED:
+        needs.refuse_for_jobs(cluster, node, model_id)
     wish(cluster, node, model_id, "delete")
+    return held
 
 
-def needs(instance: Instance, node: str, model_id: str) -> bool:
-    """Tell whether an instance has a rank of this model on this node."""
-    return instance.model == model_id and any(rank.node == node for rank in instance.ring)
+def verify_download(cluster: Cluster, node: str, model_id: str) -> Download:
+    """Wish that a node hashes a whole model again; what is wrong is removed there and told in the download.
+
+    Raises:
+        ConflictError: it is not whole there.
+    """
+    need_node(cluster, node)
+    held = download(cluster, node, model_id)
+    if held.status is not DownloadStatus.COMPLETED:
+        raise ConflictError(
+            f"{model_id} on {node} is {held.status}, {held.downloaded_bytes} of {held.total_bytes} bytes: only a "
+            "whole model can be verified, download it first"
+        )
+    wish(cluster, node, model_id, "verify")
+    return held
 
 
 def wish(cluster: Cluster, node: str, model_id: str, action: str) -> None:

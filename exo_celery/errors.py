@@ -157,6 +157,7 @@ class DownloadError(ExoError):
     """A download failed for good: the message says why and what cures it."""
 
     code = "download_failed"
+    status = 502
 
 
 class DownloadInterruptedError(DownloadError):
@@ -166,12 +167,15 @@ class DownloadInterruptedError(DownloadError):
     """
 
     code = "download_interrupted"
+    status = 503
 
 
 class DownloadCancelledError(ExoError):
     """The download's wish was withdrawn while it ran; the bytes are kept."""
 
     code = "download_cancelled"
+    status = 409
+    kind = "conflict_error"
 
 
 class RunnerError(ExoError):

@@ -75,6 +75,8 @@ class Settings(BaseModel):
     web_port: int = Field(8765, ge=0, le=65535)
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     hf_home: Path = Path("~/.cache/huggingface").expanduser()
+    # Where the hub's own client keeps its cache; without one, in `hf_home`.
+    hf_hub_cache: Path | None = None
     hf_token: str | None = None
     hf_endpoint: str = "https://huggingface.co"
 
@@ -82,6 +84,11 @@ class Settings(BaseModel):
     def writable_dirs(self) -> tuple[Path, ...]:
         """Folders that hold this node's models, the first is written to first."""
         return self.models_dirs or (self.data_dir / "models",)
+
+    @property
+    def hub_cache(self) -> Path:
+        """Folder of the hub's own cache, which is only read."""
+        return self.hf_hub_cache or self.hf_home / "hub"
 
 
 def parse_bytes(text: str) -> int:
@@ -118,6 +125,7 @@ ALIASES: Final = {
     "redis_url": ("EXO_REDIS_URL", "CELERY_BROKER_URL", "REDIS_URL"),
     "offline": ("EXO_OFFLINE", "HF_HUB_OFFLINE"),
     "hf_home": ("HF_HOME",),
+    "hf_hub_cache": ("HF_HUB_CACHE",),
     "hf_token": ("HF_TOKEN",),
     "hf_endpoint": ("HF_ENDPOINT",),
 }

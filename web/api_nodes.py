@@ -53,6 +53,13 @@ def cancel_download(node: str, model: str) -> Download:
     return cluster.cancel_download(the_cluster(), node, model)
 
 
+@blueprint.post("/downloads/<node_id:node>/<model_id:model>/verify")
+@operation(Download, status=202, errors=(404, 409, 503))
+def verify_download(node: str, model: str) -> Download:
+    """Hash a whole model on a node again; wrong files are removed there, and the download tells which."""
+    return cluster.verify_download(the_cluster(), node, model)
+
+
 @blueprint.delete("/downloads/<node_id:node>/<model_id:model>")
 @operation(Deleting, status=202, errors=(404, 409, 503))
 def delete_download(node: str, model: str) -> Deleting:

@@ -1,5 +1,6 @@
 """The card of a model that somebody names: from a folder of this machine, from the hub, or from what is well known."""
 
+import logging
 from pathlib import Path
 
 from exo_celery.errors import (
@@ -19,6 +20,8 @@ from exo_celery.models.well_known import well_known
 from exo_celery.records.model import ModelCard
 from exo_celery.settings import Settings
 
+log = logging.getLogger(__name__)
+
 
 def find_card(settings: Settings, model: str, folder: Path | None = None) -> ModelCard:
     """Return a model's card: of the folder that is named, else of one under its id here, else of the hub's files.
@@ -34,7 +37,7 @@ def find_card(settings: Settings, model: str, folder: Path | None = None) -> Mod
     if folder is not None:
         return card_of_whole(model, folder)
     for place in folders_of(settings, model):
-        if scan(place).complete:
+        if is_whole(place):
             return card_from_folder(model, place)
     hub = hub_source(settings)
     if hub is None:
@@ -49,6 +52,15 @@ def find_card(settings: Settings, model: str, folder: Path | None = None) -> Mod
         raise UnavailableError(f"{error.message}. Try again later") from error
     except DownloadError as error:
         raise ModelNotFoundError(error.message, param="model") from error
+
+
+def is_whole(folder: Path) -> bool:
+    """Tell whether a folder holds a whole model; one that cannot be read hides none that can."""
+    try:
+        return scan(folder).complete
+    except OSError as error:
+        log.warning("%s cannot be read: %s", folder, error)
+        return False
 
 
 def card_of_whole(model: str, folder: Path) -> ModelCard:

@@ -118,7 +118,7 @@ def places(settings: Settings) -> Iterator[Place]:
         yield from folders_in(directory, read_only=False)
     for directory in settings.models_read_only_dirs:
         yield from folders_in(directory, read_only=True)
-    yield from hub_cache(settings.hf_home / "hub")
+    yield from hub_cache(settings.hub_cache)
 
 
 def folders_in(directory: Path, *, read_only: bool) -> Iterator[Place]:

@@ -131,11 +131,11 @@ def wishes(redis: Redis, ns: str, node: str) -> dict[str, Wish]:
     return found
 
 
-def drop_wish(redis: Redis, ns: str, node: str, model: str, *, action: str = "download") -> bool:
-    """Withdraw the wish for a model on a node if it is for this action; tell whether there was one."""
+def drop_wish(redis: Redis, ns: str, node: str, model: str) -> bool:
+    """Withdraw the wish to fetch or verify a model on a node; tell whether there was one. A deletion stays."""
     text = redis.hget(keys.wanted(ns, node), model)
     wish = parse(text)
-    return wish is not None and wish.action == action and drop_exactly(redis, ns, node, model, text)
+    return wish is not None and wish.action != "delete" and drop_exactly(redis, ns, node, model, text)
 
 
 def fulfil(redis: Redis, ns: str, node: str, model: str, wish: Wish) -> bool:

@@ -8,7 +8,7 @@ from redis import Redis
 
 from exo_celery.records.job import Job, JobState
 from exo_celery.store import keys
-from exo_celery.store.jobs import many
+from exo_celery.store.jobs import many, waiting
 
 LOOKED_AT: Final = 2000  # jobs that are read for one page, at most
 EXPIRED_AT_ONCE: Final = 1000
@@ -56,6 +56,16 @@ def counts(redis: Redis, ns: str) -> dict[JobState, int]:
         for state in JobState:
             pipe.zcard(keys.jobs(ns, state))
         return dict(zip(JobState, pipe.execute(), strict=True))
+
+
+def unfinished(redis: Redis, ns: str, model: str) -> int:
+    """Return how many jobs of a model are queued or running, in three round trips."""
+    running = redis.zrange(keys.jobs(ns, JobState.RUNNING), 0, -1)
+    with redis.pipeline(transaction=False) as pipe:
+        for job_id in running:
+            pipe.hget(keys.job(ns, job_id), "model")
+        running_models = list(pipe.execute())
+    return waiting(redis, ns, [model])[model] + running_models.count(model)
 
 
 def forget_expired(redis: Redis, ns: str, now: float) -> None:

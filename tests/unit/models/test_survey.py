@@ -9,7 +9,7 @@ from lookalike.checkpoints import cut, write_model
 from exo_celery.models import survey as surveys
 from exo_celery.models.survey import ScanCache, survey
 from exo_celery.records.download import DownloadStatus
-from exo_celery.settings import Settings
+from exo_celery.settings import Settings, load
 
 
 @pytest.fixture
@@ -87,6 +87,15 @@ def test_a_snapshot_without_a_ref_is_found(settings: Settings) -> None:
     hub_snapshot(settings, commit="0123", ref=False)
     (found,) = survey(settings, "n1")
     assert found.revision == "0123"
+
+
+def test_the_hubs_cache_may_lie_elsewhere(settings: Settings, tmp_path: Path) -> None:
+    hub_snapshot(settings)
+    (settings.hf_home / "hub").rename(tmp_path / "elsewhere")
+    assert survey(settings, "n1") == ()
+    named = load({"HF_HOME": str(settings.hf_home), "HF_HUB_CACHE": str(tmp_path / "elsewhere")})
+    (found,) = survey(named.model_copy(update={"models_dirs": settings.models_dirs}), "n1")
+    assert (found.status, found.source, found.read_only) == (DownloadStatus.COMPLETED, "hf-cache", True)
 
 
 def test_one_unreadable_folder_hides_nothing_else(settings: Settings, tmp_path: Path) -> None:
