@@ -12,7 +12,8 @@ from typing import Any, Final
 import click
 
 from exo_celery import access, cluster
-from exo_celery.cli_keys import Model, keys
+from exo_celery.cli_downloads import ON_A_NODE
+from exo_celery.cli_keys import keys
 from exo_celery.errors import ConfigurationError, ExoError, InvalidRequestError, ModelLoadingError, UnavailableError
 from exo_celery.local import show
 from exo_celery.local.demo import demo as run_demo
@@ -27,7 +28,6 @@ from exo_celery.local.up import Wanted
 from exo_celery.local.up import up as run_up
 from exo_celery.placement.snapshot import answers
 from exo_celery.records.base import Record
-from exo_celery.records.download import Download
 from exo_celery.records.instance import PlacementRequest
 from exo_celery.settings import load
 from exo_celery.store.client import TRANSIENT
@@ -60,7 +60,8 @@ def main() -> None:
     """One language model on the machines you own: a ring of Celery workers."""
 
 
-main.add_command(keys)
+for command in (keys, *ON_A_NODE):
+    main.add_command(command)
 
 
 @main.command()
@@ -211,29 +212,6 @@ def become(*argv: str) -> None:
     """Replace this process by a command."""
     sys.stdout.flush()
     os.execv(argv[0], argv)  # noqa: S606  # no shell is wanted
-
-
-# One model on one node: a wish that the node works off.
-
-
-def on_node(name: str, text: str, act: Callable[[cluster.Cluster, str, str], Download]) -> None:
-    """Add a command that wishes something of a model on a node, as the REST route of the same name does."""
-
-    @click.command(name, help=text)
-    @click.argument("node")
-    @click.argument("model", type=Model())
-    def command(node: str, model: str) -> None:
-        seen = act(cluster.open_cluster(), node, model)
-        now = f"{seen.status}, {seen.downloaded_bytes} of {seen.total_bytes} bytes"
-        click.echo(f"{node} is asked to {name} {model} (now {now}); `exo-celery downloads` shows how it goes")
-
-    main.add_command(command)
-
-
-on_node("download", "Get MODEL on NODE: it goes on by itself until it is whole.", cluster.start_download)
-on_node("cancel", "Stop getting, or verifying, MODEL on NODE; its bytes are kept.", cluster.cancel_download)
-on_node("delete", "Delete MODEL from NODE.", cluster.delete_download)
-on_node("verify", "Hash MODEL on NODE again; wrong files are removed.", cluster.verify_download)
 
 
 # Lists: one command each, under `exo-celery` and under `celery -A exo_celery exo`.

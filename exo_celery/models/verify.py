@@ -17,9 +17,17 @@ def wrong_files(folder: Path, stop: Stop) -> list[str]:
     """Return the names of the files whose bytes are not those that were listed.
 
     Raises:
-        DownloadError: no digest is known to compare with.
+        DownloadError: no digest is known to compare with, or the disk does not give a file back.
         DownloadCancelledError: `stop` was set.
     """
+    try:
+        return compared(folder, stop)
+    except OSError as error:
+        raise DownloadError(f"{folder} cannot be verified, it cannot be read: {error}") from error
+
+
+def compared(folder: Path, stop: Stop) -> list[str]:
+    """Return the names of the wrong files, as above."""
     known = {name: entry for name, entry in listed_files(folder).items() if listed_digest(entry)}
     if not known:
         raise DownloadError(f"{folder} came without digests: there is nothing to verify it against")

@@ -15,6 +15,7 @@ from lookalike.checkpoints import cut, write_model
 from lookalike.hub import Hub
 from redis import Redis
 
+from exo_celery.models import verify as verifying
 from exo_celery.models.manifest import Manifest
 from exo_celery.models.sources import FolderSource, Stream
 from exo_celery.models.stop import Stop
@@ -447,6 +448,19 @@ def test_verify_never_removes_anything_from_the_hubs_cache(node: Node) -> None:
     node.wish("verify")
     node.until(lambda: "read-only" in node.hash().error)
     assert (snapshot / WEIGHTS).exists()
+
+
+def test_verify_tells_of_a_disk_that_cannot_be_read(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.wish()
+    node.until(lambda: node.status() == "completed" and not node.wishes())
+
+    def broken(*_: object) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(verifying, "digest", broken)
+    node.wish("verify")
+    node.until(lambda: "cannot be read: [Errno 5]" in node.hash().error)
+    node.until(lambda: node.wishes() == {})
 
 
 def test_verify_of_what_is_not_whole_is_only_told(node: Node) -> None:
