@@ -65,7 +65,7 @@ class GenerateRequest(Record):
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict, max_length=1024)
     logprobs: int | None = Field(None, ge=0, le=20)
     seed: int | None = Field(None, ge=0, lt=2**63)
-    stop: tuple[str, ...] = Field((), max_length=16)
+    stop: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=16)
 
 
 # From the parent.

@@ -1,19 +1,21 @@
 """Text to tokens and back: tokenizer, chat template, streaming detokenizer.
 
-Chat templates are foreign code. transformers renders them in Jinja's immutable sandbox.
+Chat templates are foreign code. transformers renders them in Jinja's immutable sandbox; we limit their time.
 """
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 from mlx_lm.tokenizer_utils import load
 
 from exo_celery.errors import ContextLengthError, InvalidRequestError, ModelFolderError, TemplateError
+from exo_celery.runner.patience import OutOfTimeError, time_limit
 from exo_celery.runner.protocol import GenerateRequest
 from exo_celery.runner.reply import Detokenizer
 
+TEMPLATE_SECONDS: Final = 5.0
 # What foreign template code can raise on messages it was not made for.
 TEMPLATE_ERRORS = (
     jinja2.TemplateError,
@@ -88,8 +90,13 @@ class Text:
             raise TemplateError("this model has no chat template: send a prompt instead of messages")
         turns = [normalized(message) for message in messages]
         try:
-            with self._lock:
+            with time_limit(TEMPLATE_SECONDS):
                 rendered = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        except OutOfTimeError as error:
+            raise TemplateError(
+                f"the model's chat template took longer than {TEMPLATE_SECONDS:.0f} s: send a plain prompt",
+                param="messages",
+            ) from error
         except TEMPLATE_ERRORS as error:
             raise TemplateError(f"the model's chat template refused the messages: {error}", param="messages") from error
         return str(rendered)

@@ -21,6 +21,9 @@ SLOTS = 4
 # Refuses a chat that does not begin with the user, as many models' templates do.
 TEMPLATE = (
     "{% if messages[0]['role'] != 'user' %}{{ raise_exception('begin with the user') }}{% endif %}"
+    "{% if messages[0]['content'] == 'for ever' %}"
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{% endif %}"
+    "{% if messages[0]['content'] == 'by zero' %}{{ 1 / 0 }}{% endif %}"
     "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 )
 
@@ -200,6 +203,8 @@ def test_an_answer_ends_with_the_context(client: EngineClient) -> None:
     ("request_", "code"),
     [
         ({"messages": [{"role": "assistant", "content": "hello"}]}, "template_error"),
+        ({"messages": [{"role": "user", "content": "by zero"}]}, "template_error"),
+        ({"messages": [{"role": "user", "content": "for ever"}]}, "template_error"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "invalid_request"),
         ({"prompt": ""}, "invalid_request"),
         ({"prompt": [1, 10**6]}, "invalid_request"),
