@@ -235,6 +235,8 @@ class Downloads:
                     self.work_off()
                 except RedisError as error:
                     log.warning("Redis does not answer, progress is not told: %s", error)
+                except Exception:  # the outermost loop: one error must not end the telling for good
+                    log.exception("progress is not told: going on")
 
     def tell(self) -> None:
         """Write the progress of each running download, at most once a second."""
