@@ -12,7 +12,7 @@ from exo_celery.records.batch import BatchStatus, Cursor, StoredFile
 from exo_celery.store import batches, files
 
 GROUP: Final = 200  # results fetched at once
-UNRUN: Final = {BatchStatus.EXPIRED: "batch_expired", BatchStatus.CANCELLED: "batch_cancelled"}
+UNRUN_CODES: Final = {BatchStatus.EXPIRED: "batch_expired", BatchStatus.CANCELLED: "batch_cancelled"}
 
 
 def write(work: Work, sign_of_life: Callable[[], None]) -> tuple[str | None, str | None]:
@@ -55,4 +55,4 @@ def texts(work: Work, *, good: bool, sign_of_life: Callable[[], None]) -> Iterat
 def unrun(work: Work, line: Line) -> str:
     """Return the line for a request that was not taken from the file before the batch ended."""
     custom_id = from_json(line.text)["custom_id"]
-    return unrun_line(work.batch, line.number, custom_id, UNRUN[BatchStatus(work.batch.ending)])
+    return unrun_line(work.batch, line.number, custom_id, UNRUN_CODES[BatchStatus(work.batch.ending)])

@@ -64,7 +64,7 @@ def go_on(work: Work) -> None:
     """Gather results; then take more lines, or close the batch when there is nothing more to come."""
     redis, ns, batch = work.cluster.redis, work.cluster.ns, work.batch
     ending = ending_of(batch, client.now(redis))
-    in_work = work.gather(batches.flights(redis, ns, batch.id), results.UNRUN.get(ending, "") if ending else "")
+    in_work = work.gather(batches.flights(redis, ns, batch.id), results.UNRUN_CODES.get(ending, "") if ending else "")
     if ending is None:
         take_more(work, Counter(flight.model for flight in in_work))
         ending = BatchStatus.COMPLETED if is_done(batches.get(redis, ns, batch.id)) else None
@@ -91,7 +91,7 @@ def take_more(work: Work, in_work: Counter[str]) -> None:
     placed = instances.every(cluster.redis, cluster.ns)
     for model in work.batch.lines:
         available = window.room(placed, model, cluster.settings.serve_slots)
-        work.fill(model, window.share(available, model, work.batch.id, active) - in_work[model])
+        work.fill(model, in_work[model], window.share(available, model, work.batch.id, active))
 
 
 def finish(work: Work) -> None:

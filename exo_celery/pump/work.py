@@ -63,30 +63,27 @@ class Work:
         line = next(self.lines(Cursor(line=flight.line - 1, offset=flight.offset)))
         self.submit(line.number, lines.read(line, self.batch.endpoint))
 
-    def fill(self, model: str, room: int) -> None:
-        """Take so many lines of a model from the file and submit them."""
-        stored = batches.cursor(self.cluster.redis, self.cluster.ns, self.batch.id, model)
+    def fill(self, model: str, in_work: int, most: int) -> None:
+        """Take lines of a model from the file and submit them, until `most` are in work."""
+        redis, ns, batch = self.cluster.redis, self.cluster.ns, self.batch
+        stored = batches.cursor(redis, ns, batch.id, model)
         after = batches.cursor_at(stored)
-        if room < 1 or after.offset >= self.file.bytes:
+        if in_work >= most or after.offset >= self.file.bytes:
             return
         for line in self.lines(after):
             after = Cursor(line=line.number, offset=line.end)
-            asked = lines.read(line, self.batch.endpoint) if line.text else None
+            asked = lines.read(line, batch.endpoint) if line.text else None
             if asked is None or asked.body.model != model:
                 continue
             flight = Flight(line=line.number, offset=line.offset, custom_id=asked.custom_id, model=model)
-            moved = self.take(model, stored, after, flight)
+            moved = batches.take(redis, ns, batch.id, stored, after, flight, most)
             if moved is None:
                 return
             self.submit(line.number, asked)
-            stored, room = moved, room - 1
-            if room == 0:
+            stored, in_work = moved, in_work + 1
+            if in_work == most:
                 return
-        self.take(model, stored, after, None)
-
-    def take(self, model: str, stored: str, to: Cursor, flight: Flight | None) -> str | None:
-        """Move the model's cursor on, and with it begin a line; None when somebody else did."""
-        return batches.take(self.cluster.redis, self.cluster.ns, self.batch.id, model, stored, to, flight)
+        batches.skip(redis, ns, batch.id, model, stored, after)
 
     def submit(self, number: int, asked: ChatLine | CompletionLine) -> None:
         """Write a line's job and send its message; the same line again is the same job."""

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from exo_celery.records.base import ModelId, Record
 
-ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions")
 LINE_JOB: Final = re.compile(r"(batch_[0-9a-f]{32})-([0-9]+)")
 
 MAX_WINDOW_SECONDS: Final = 30 * 86_400

@@ -109,15 +109,26 @@ def cursor_at(stored: str) -> Cursor:
     return Cursor(line=int(line or 0), offset=int(offset or 0))
 
 
-def take(
-    redis: Redis, ns: str, batch_id: str, model: str, stored: str, to: Cursor, flight: Flight | None
-) -> str | None:
-    """Move a model's cursor on and begin a line; return the new cursor, None when somebody else did."""
+def take(redis: Redis, ns: str, batch_id: str, stored: str, to: Cursor, flight: Flight, most: int) -> str | None:
+    """Move a model's cursor on and begin a line; return the new cursor.
+
+    None when somebody else moved it, or `most` lines of the model are in work already.
+    """
     moved = f"{to.line}:{to.offset}"
-    line, told = ("", "") if flight is None else (str(flight.line), flight.model_dump_json())
-    where = [keys.batch(ns, batch_id), keys.batch_flights(ns, batch_id)]
-    taken = run(redis, "batch_take", where, [CURSOR.format(model=model), stored, moved, line, told])
+    head = [CURSOR.format(model=flight.model), stored, moved, flight.line, flight.model_dump_json()]
+    taken = run(redis, "batch_take", take_keys(ns, batch_id), [*head, flight.model, most])
     return moved if taken else None
+
+
+def skip(redis: Redis, ns: str, batch_id: str, model: str, stored: str, to: Cursor) -> None:
+    """Move a model's cursor on over lines of other models."""
+    args = [CURSOR.format(model=model), stored, f"{to.line}:{to.offset}", "", "", model, 0]
+    run(redis, "batch_take", take_keys(ns, batch_id), args)
+
+
+def take_keys(ns: str, batch_id: str) -> list[str]:
+    """Return the keys that taking a line changes."""
+    return [keys.batch(ns, batch_id), keys.batch_flights(ns, batch_id)]
 
 
 def flights(redis: Redis, ns: str, batch_id: str) -> list[Flight]:
