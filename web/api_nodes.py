@@ -47,14 +47,14 @@ def start_download(body: DownloadRequest) -> Download:
 
 
 @blueprint.post("/downloads/<node_id:node>/<model_id:model>/cancel")
-@operation(Download, status=202, errors=(404, 409, 503))
+@operation(Download, status=202, errors=(404, 405, 409, 503))
 def cancel_download(node: str, model: str) -> Download:
     """Stop a download; the bytes that are there are kept."""
     return cluster.cancel_download(the_cluster(), node, model)
 
 
 @blueprint.post("/downloads/<node_id:node>/<model_id:model>/verify")
-@operation(Download, status=202, errors=(404, 409, 503))
+@operation(Download, status=202, errors=(404, 405, 409, 503))
 def verify_download(node: str, model: str) -> Download:
     """Hash a whole model on a node again; wrong files are removed there, and the download tells which."""
     return cluster.verify_download(the_cluster(), node, model)

@@ -21,6 +21,7 @@ ERRORS: Final = {
     401: "The API key is missing, unknown, revoked or expired.",
     403: "The guard did not let the request in.",
     404: "It does not exist; the message lists what does.",
+    405: "An id in the path is none, so that it reads as another path.",
     409: "The state of things does not allow it now; the message says what stands in the way, with numbers.",
     410: "The job was cancelled while its client waited.",
     413: "The body is too large.",
