@@ -1,6 +1,8 @@
 """A download whose process is killed, or whose hub stumbles, ends whole by itself and fetches next to nothing twice."""
 
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from lookalike import node_process
@@ -15,23 +18,34 @@ from lookalike.checkpoints import write_model
 from lookalike.hub import Hub, drop, status
 from redis import Redis
 
+from exo_celery.local.layout import CELERY
 from exo_celery.records.download import Download, Wish
+from exo_celery.records.node import Node
 from exo_celery.settings import Settings
-from exo_celery.store import client
+from exo_celery.store import client, nodes
 from exo_celery.store import downloads as store
 
 MODEL = "org/tiny"
+AWAY_SECONDS = 20
+
+
+class Running(NamedTuple):
+    """A process with a node's downloads, and the port that peers reach it at."""
+
+    process: subprocess.Popen[str]
+    port: int
 
 
 @contextmanager
-def running(settings: Settings, node: str) -> Iterator[subprocess.Popen[str]]:
+def running(settings: Settings, node: str) -> Iterator[Running]:
     """Run a node's downloads in a process, and kill -9 it at the end."""
     command = [sys.executable, node_process.__file__, settings.model_dump_json(), node]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
-            assert process.stdout.readline() == "booted\n"
-            yield process
+            word, port = process.stdout.readline().split()
+            assert word == "booted"
+            yield Running(process, int(port))
         finally:
             process.send_signal(signal.SIGKILL)
 
@@ -106,7 +120,8 @@ def test_a_stumbling_hub_costs_no_traffic_twice(
     assert all((copy / path.name).read_bytes() == path.read_bytes() for path in original.iterdir())
 
 
-def test_a_hub_that_was_away_is_taken_up_again(
+@pytest.mark.timeout(60)
+def test_a_hub_that_is_away_for_twenty_seconds_is_taken_up_again(
     tmp_path: Path, original: Path, settings: Settings, redis: Redis, namespace: str
 ) -> None:
     size = sum(path.stat().st_size for path in original.iterdir())
@@ -120,8 +135,75 @@ def test_a_hub_that_was_away_is_taken_up_again(
         with running(settings.model_copy(update={"hf_endpoint": hub.url}), "n1"):
             assert until(lambda: found().downloaded_bytes > 0.2 * size, 20)
             hub.__exit__()
-            time.sleep(3)
+            time.sleep(AWAY_SECONDS)
             assert found().status == "ongoing", "an outage is waited out"
             with Hub({MODEL: original}, port=port) as again:
                 assert until(lambda: found().status == "completed", 30)
                 assert hub.sent_bytes() + again.sent_bytes() <= 1.1 * size
+
+
+@contextmanager
+def worker(settings: Settings) -> Iterator[None]:
+    """Run a whole node worker, as people start one, and kill -9 it at the end."""
+    given = {
+        "EXO_REDIS_URL": settings.redis_url,
+        "EXO_NAMESPACE": settings.namespace,
+        "EXO_NODE_ID": "n1",
+        "EXO_DATA_DIR": str(settings.models_dirs[0].with_name("data")),
+        "EXO_MODELS_DIRS": str(settings.models_dirs[0]),
+        "HF_HOME": str(settings.hf_home),
+        "HF_ENDPOINT": settings.hf_endpoint,
+    }
+    with subprocess.Popen([*CELERY, "worker", "-l", "WARNING"], env=os.environ | given) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def test_a_whole_worker_that_is_killed_goes_on_by_itself(
+    tmp_path: Path, original: Path, settings: Settings, redis: Redis, namespace: str
+) -> None:
+    size = sum(path.stat().st_size for path in original.iterdir())
+
+    def says() -> Download:
+        return store.get(redis, namespace, "n1", MODEL) or Download(node="n1", model=MODEL)
+
+    with Hub({MODEL: original}, rate=size / 16, piece=4096) as hub:
+        asked = settings.model_copy(update={"hf_endpoint": hub.url})
+        wish(redis, namespace)
+        with worker(asked):
+            assert until(lambda: says().fraction > 0.3, 40)
+        before = says()
+        assert before.status == "ongoing"
+        with worker(asked):
+            assert until(lambda: says().status == "completed", 40)
+        assert hub.sent_bytes() <= 1.1 * size
+    copy = tmp_path / "n1" / "org--tiny"
+    assert all((copy / path.name).read_bytes() == path.read_bytes() for path in original.iterdir())
+
+
+def test_a_peer_that_is_killed_in_the_middle_is_replaced_by_the_hub(
+    tmp_path: Path, original: Path, settings: Settings, redis: Redis, namespace: str
+) -> None:
+    size = sum(path.stat().st_size for path in original.iterdir())
+    shutil.copytree(original, tmp_path / "n2" / "org--tiny")
+    slow = settings.model_copy(update={"models_dirs": (tmp_path / "n2",), "upload_limit": size // 6})
+
+    def says() -> Download:
+        return store.get(redis, namespace, "n1", MODEL) or Download(node="n1", model=MODEL)
+
+    with Hub({MODEL: original}) as hub:
+        node = settings.model_copy(update={"hf_endpoint": hub.url})
+        wish(redis, namespace)
+        with running(slow.model_copy(update={"hf_endpoint": hub.url}), "n2") as peer:
+            alive = Node(id="n2", boot_id="n2", addresses=("127.0.0.1",), peer_port=peer.port)
+            nodes.heartbeat(redis, namespace, alive)
+            with running(node, "n1"):
+                assert until(lambda: 0.3 < says().fraction < 0.8, 20)
+                assert hub.sent_bytes() == 0, "all came from the peer so far"
+                peer.process.kill()
+                assert until(lambda: says().status == "completed", 40)
+    assert 0 < hub.sent_bytes() <= 0.8 * size, "what the peer has sent is not fetched again"
+    copy = tmp_path / "n1" / "org--tiny"
+    assert all((copy / path.name).read_bytes() == path.read_bytes() for path in original.iterdir())

@@ -1,4 +1,7 @@
-"""A process that does nothing but a node's downloads, to be killed: `node_process.py SETTINGS_JSON NODE_ID`."""
+"""A process that does nothing but a node's downloads, to be killed: `node_process.py SETTINGS_JSON NODE_ID`.
+
+It says at which port it serves peers once it has reported.
+"""
 
 import sys
 import threading
@@ -13,7 +16,7 @@ def main() -> None:
     downloads = Downloads(settings, connect(settings), sys.argv[2], lambda model: None)
     downloads.report()
     downloads.work_off()
-    sys.stdout.write("booted\n")
+    sys.stdout.write(f"booted {downloads.peering.port}\n")
     sys.stdout.flush()
     threading.Event().wait()
 
