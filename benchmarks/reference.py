@@ -30,6 +30,26 @@ def answer(model: Any, end_tokens: frozenset[int], line: dict[str, Any]) -> dict
     return {"tokens": tokens, "seconds": times[-1] - times[0], "first_seconds": times[0] - asked}
 
 
+def answer_batch(model: Any, line: dict[str, Any]) -> dict[str, Any]:
+    """Generate for many prompts at once; count what comes while all of them run."""
+    generate = importlib.import_module("mlx_lm.generate")
+    count = len(line["prompts"])
+    batch = generate.BatchGenerator(
+        model, max_tokens=line["max_tokens"], completion_batch_size=count, prefill_batch_size=count
+    )
+    rows = batch.insert(line["prompts"])
+    begun, tokens, started, ended = set(), 0, 0.0, 0.0
+    while responses := batch.next_generated():
+        if len(begun) == len(rows):
+            tokens += len(responses)
+            ended = time.perf_counter()
+        else:
+            begun |= {response.uid for response in responses}
+            started = time.perf_counter()
+    batch.close()
+    return {"tokens": tokens, "seconds": ended - started}
+
+
 def main(model_dir: Path, threads: int) -> None:
     """Answer lines until the input ends."""
     blas.load(settings.load().cache_dir, threads)
@@ -46,7 +66,9 @@ def main(model_dir: Path, threads: int) -> None:
     end_tokens = frozenset([end] if isinstance(end, int) else end)
     print(json.dumps({"weights_bytes": shard.weights_bytes}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(answer(shard.model, end_tokens, json.loads(line))), flush=True)
+        asked = json.loads(line)
+        answered = answer_batch(shard.model, asked) if "prompts" in asked else answer(shard.model, end_tokens, asked)
+        print(json.dumps(answered), flush=True)
 
 
 if __name__ == "__main__":
