@@ -91,7 +91,8 @@ def end(redis: Redis, ns: str, batch: Batch, output_file_id: str | None, error_f
     files = {"output_file_id": output_file_id, "error_file_id": error_file_id}
     counts = {"failed": batch.total - batch.completed}
     done = move(redis, ns, batch, come_from, BatchStatus(batch.ending), files | counts)
-    redis.delete(keys.batch_results(ns, batch.id))
+    # Not at once: a second pump that came as late as this one still reads them.
+    redis.expire(keys.batch_results(ns, batch.id), keys.LINE_JOB_TTL)
     return done
 
 

@@ -188,7 +188,7 @@ def batch_flights(ns: str, batch_id: str) -> str:
 
 
 def batch_results(ns: str, batch_id: str) -> str:
-    """Hash: line number → what became of the line, compressed; dropped once the batch's files are written."""
+    """Hash: line number → what became of the line, compressed; dropped soon after the batch's end."""
     return f"{ns}:batch:{batch_id}:results"
 
 

@@ -172,7 +172,8 @@ def test_jobs_of_lines_leave_the_lists_once_the_batch_has_their_lines(cluster: C
     lists = [keys.jobs(cluster.ns, name) for name in ("all", *JobState)]
     assert not any(cluster.redis.zcard(one) for one in lists)
     assert 0 < cluster.redis.ttl(keys.job(cluster.ns, job.id)) <= keys.LINE_JOB_TTL
-    assert not cluster.redis.exists(keys.batch_results(cluster.ns, batch.id), keys.batch_flights(cluster.ns, batch.id))
+    assert not cluster.redis.exists(keys.batch_flights(cluster.ns, batch.id))
+    assert 0 < cluster.redis.ttl(keys.batch_results(cluster.ns, batch.id)) <= keys.LINE_JOB_TTL
     assert cluster.redis.ttl(keys.batch(cluster.ns, batch.id)) > 0
 
 
