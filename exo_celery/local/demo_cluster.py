@@ -62,7 +62,7 @@ def make_anew(data_dir: Path) -> None:
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the cluster's environment: a quick tick, nothing from the user's hub cache, keys of its own."""
-    env = {name: text for name, text in environ.items() if name != "HF_HOME"}
+    env = {name: text for name, text in environ.items() if name not in ("HF_HOME", "HF_HUB_CACHE")}
     env["EXO_REPORT_SECONDS"] = str(TICK_SECONDS)
     if environ.get("EXO_REDIS_URL"):
         env["EXO_NAMESPACE"] = f"demo-{uuid.uuid4().hex[:8]}"

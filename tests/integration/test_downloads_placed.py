@@ -1,6 +1,7 @@
 """Placement while downloads run: the node with more bytes is preferred, by what is true at that moment."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,11 @@ def lab(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Lab]:
         yield made
 
 
-def live(lab: Lab, name: str, hub: Hub) -> Downloads:
+@contextmanager
+def live(lab: Lab, name: str, bytes_per_second: float) -> Iterator[Downloads]:
     """Let a node live that downloads from a hub of its own, past its peers."""
     settings = lab.cluster.settings.model_copy(update={"models_dirs": (lab.root / name,)})
     node = Downloads(settings, lab.cluster.redis, name, lambda model: None)
-    node.sources = [HubSource(hub.url, None)]
     alive = Node(
         id=name,
         boot_id=name,
@@ -39,7 +40,10 @@ def live(lab: Lab, name: str, hub: Hub) -> Downloads:
         backends=("MlxCpu",),
     )
     nodes.heartbeat(lab.cluster.redis, lab.cluster.ns, alive)
-    return node
+    with Hub(lab.hub.models, rate=bytes_per_second, piece=2048) as hub:
+        node.sources = [HubSource(hub.url, None)]
+        yield node
+        node.stop()
 
 
 def begin(lab: Lab, node: Downloads) -> None:
@@ -63,11 +67,7 @@ def chosen(lab: Lab) -> str:
 def test_the_node_that_has_more_by_now_is_preferred(lab: Lab) -> None:
     asked.add_model(lab.cluster, AddModel(model=MODEL))
     size = sum(path.stat().st_size for path in lab.hub.models[MODEL].iterdir())
-    with (
-        Hub(lab.hub.models, rate=size / 30, piece=2048) as slow,
-        Hub(lab.hub.models, rate=size / 8, piece=2048) as fast,
-    ):
-        tortoise, hare = live(lab, "slow", slow), live(lab, "fast", fast)
+    with live(lab, "slow", size / 30) as tortoise, live(lab, "fast", size / 8) as hare:
         assert chosen(lab) == "fast", "nobody has anything: the first by name"
         begin(lab, tortoise)
         lab.until(lambda: fractions(lab).get("slow", 0) > 0)
@@ -77,5 +77,3 @@ def test_the_node_that_has_more_by_now_is_preferred(lab: Lab) -> None:
         ahead = fractions(lab)
         assert 0 < ahead["slow"] < ahead["fast"] < 1
         assert chosen(lab) == "fast"
-        hare.stop()
-        tortoise.stop()
