@@ -54,7 +54,7 @@ def cluster_page(c: Cluster) -> Panels:
     work: dict[str, list[str]] = {}
     for one in placed:
         for rank in one["ring"]:
-            span = f"{one['model']} {rank['start_layer']}–{rank['end_layer'] - 1}"
+            span = f"{one['model']}, layers {rank['start_layer']}–{rank['end_layer'] - 1}"
             work.setdefault(rank["node"], []).append(span)
     shown = {"picture": picture(nodes, placed), "nodes": nodes, "work": work, "now": cluster.clock(c)}
     return strip(c, nodes, downloads) | {"cluster": render_template("panels/cluster.html", **shown)}

@@ -131,6 +131,7 @@ class Agent:
             port=self.bell.port,
             peer_port=self.downloads.peering.port,
             links_at=self.links.measured_at,
+            unreached=self.links.unreached,
             secret_proof=trust.proof(self.secret),
             ram_total_bytes=memory.total_bytes,
             ram_available_bytes=memory.available_bytes,

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 ROUND_SECONDS: Final = 10.0
 ROUND_PEERS: Final = 64
 MISSES: Final = 2  # rings in a row without an answer that end a link
+TOLD_MISSES: Final = 3  # by then a peer that died is known to be dead: what still lives is cut off from us
+TOLD_PEERS: Final = 5
+CURE: Final = "Open the port between the two, or set EXO_NODE_HOST there to an address that is reached from here."
 LONGEST_PAUSE_SECONDS: Final = 600.0
 RINGING_THREADS: Final = 8
 
@@ -38,6 +41,7 @@ class Seen:
     link: LinkRecord | None = None
     misses: int = 0
     ring_at: float = 0.0
+    why: str = ""  # it did not answer
 
 
 class Links:
@@ -49,6 +53,7 @@ class Links:
         self.node = node
         self.key = key
         self.seen: dict[str, Seen] = {}
+        self.unreached: tuple[str, ...] = ()
         self.measured_at = 0.0
         self.callers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.stopping = threading.Event()
@@ -85,32 +90,46 @@ class Links:
         due = due_peers(peers.values(), self.seen, time.monotonic(), own_networks())
         for peer, seen in zip(due, pool.map(self.ring, due), strict=True):
             self.seen[peer.id] = seen
+        self.tell(unreached(self.node, self.seen))
         reached = {peer: seen.link for peer, seen in self.seen.items() if seen.link}
         link_store.replace(self.redis, self.ns, self.node, reached)
         self.measured_at = client.now(self.redis)
 
+    def tell(self, unreached: tuple[str, ...]) -> None:
+        """Keep for the node's record who lives and is not reached; log what is new in it."""
+        for sentence in unreached:
+            if sentence not in self.unreached:
+                log.warning(sentence)
+        self.unreached = unreached
+
     def ring(self, peer: Node) -> Seen:
         """Ring a peer at each of its addresses and return what is known of it then."""
         before = self.seen.get(peer.id, Seen())
-        answers = []
+        answers, failures = [], []
         for address in peer.addresses:
             try:
                 answers.append((ring(address, peer.port, self.node, peer.id, self.key), address))
             except LinkError as error:
-                log.debug("%s", error)
+                failures.append(str(error))
         if not answers:
-            return missed(before, time.monotonic())
+            return missed(before, time.monotonic(), "; ".join(failures))
         seconds, address = min(answers)
         link = LinkRecord(address=address, rtt_ms=round(seconds * 1000, 3), checked_at=client.now(self.redis))
         return Seen(link, 0, time.monotonic() + ROUND_SECONDS / 2)
 
 
-def missed(before: Seen, now: float) -> Seen:
+def unreached(node: str, seen: Mapping[str, Seen]) -> tuple[str, ...]:
+    """Return a sentence for each live peer that a node does not reach, the first few by id."""
+    silent = sorted((peer, one.why) for peer, one in seen.items() if one.misses >= TOLD_MISSES)
+    return tuple(f"{node} does not reach {peer}: {why}. {CURE}" for peer, why in silent[:TOLD_PEERS])
+
+
+def missed(before: Seen, now: float, why: str = "") -> Seen:
     """Return what is known of a peer that did not answer: the link ends at the second miss, the pause grows."""
     misses = before.misses + 1
     link = before.link if misses < MISSES else None
     pause = ROUND_SECONDS / 2 if link else min(LONGEST_PAUSE_SECONDS, ROUND_SECONDS * 2 ** min(misses - MISSES, 10))
-    return replace(before, link=link, misses=misses, ring_at=now + pause)
+    return replace(before, link=link, misses=misses, ring_at=now + pause, why=why)
 
 
 def due_peers(

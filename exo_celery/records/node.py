@@ -17,6 +17,8 @@ class Node(Record):
     addresses: tuple[str, ...] = ()
     port: int = 0
     links_at: float = 0.0
+    # Live peers whose doorbell does not answer us: a sentence each, with the cure.
+    unreached: tuple[str, ...] = ()
     secret_proof: str = ""
     ram_total_bytes: int = 0
     ram_available_bytes: int | None = None

@@ -12,7 +12,7 @@ from redis import Redis
 
 from exo_celery.errors import LinkError
 from exo_celery.node import bell, links
-from exo_celery.node.links import MISSES, ROUND_PEERS, Links, Seen, due_peers, missed
+from exo_celery.node.links import MISSES, ROUND_PEERS, TOLD_MISSES, Links, Seen, due_peers, missed
 from exo_celery.records.node import LinkRecord, Node
 from exo_celery.store import links as link_store
 from exo_celery.store import nodes
@@ -44,6 +44,25 @@ def test_who_answers_is_written_and_who_is_cut_off_is_not(redis: Redis, namespac
             mine.seen["b"] = links.replace(mine.seen["b"], ring_at=0.0)
             mine.round(pool)
         assert set(link_store.every(redis, namespace, ["me"])["me"]) == {"a"}
+
+
+def test_whoever_lives_and_is_not_reached_is_told_with_the_cure(
+    redis: Redis, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = Links(redis, namespace, "me", KEY)
+    with ThreadPoolExecutor(2) as pool, peer(redis, namespace, "a", mine), peer(redis, namespace, "b", mine) as other:
+        other.close()
+        for told in [False] * (TOLD_MISSES - 1) + [True, True]:
+            mine.seen = {name: links.replace(seen, ring_at=0.0) for name, seen in mine.seen.items()}
+            mine.round(pool)
+            assert bool(mine.unreached) is told
+        (sentence,) = mine.unreached
+        assert sentence.startswith(f"me does not reach b: b does not answer at 127.0.0.1 port {other.port}")
+        assert "Open the port" in sentence
+        assert caplog.messages.count(sentence) == 1
+        nodes.leave(redis, namespace, "b", "b")
+        mine.round(pool)
+        assert mine.unreached == ()
 
 
 def test_a_peer_that_rings_is_rung_back_at_once(redis: Redis, namespace: str) -> None:

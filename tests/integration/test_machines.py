@@ -187,10 +187,15 @@ def test_a_cut_between_two_nodes_keeps_them_out_of_one_ring(machines: Machines) 
     reject(second, third, "add")
     try:
         eventually(lambda: machines.place(min_nodes=3), lambda answer: answer[0] == 409, 60)
+        (told,) = eventually(lambda: machines.node("second")["unreached"], bool, 60)
+        assert told.startswith(f"second does not reach third: third does not answer at {third.address} port ")
+        assert "Open the port" in told
+        assert told in (machines.folder / "second.log").read_text()
     finally:
         reject(second, third, "del")
     status, _ = eventually(lambda: machines.place(min_nodes=3), lambda answer: answer[0] == 202, 90)
     assert status == 202
+    eventually(lambda: machines.node("second")["unreached"], lambda told: not told, 60)
 
 
 def reject(one: Host, other: Host, action: str) -> None:
