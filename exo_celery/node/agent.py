@@ -65,8 +65,8 @@ class Agent:
         Raises:
             ConfigurationError: another live process has this node id, or this node does not fit the cluster.
         """
-        fit.check(self.settings, self.redis, trust.proof(self.secret))
         identity.claim(self.redis, self.ns, self.node_id, self.boot_id)
+        fit.check(self.settings, self.redis, trust.proof(self.secret))
         self.beat()
         self.run(self.live, "heartbeat")
         self.run(self.links.run, "links")

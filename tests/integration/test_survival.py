@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from redis import Redis
 
 from exo_celery.local import redis_server
 from exo_celery.local.redis_server import RedisServer
+from exo_celery.local.task_log import TaskLog
+from exo_celery.settings import Settings
 
 pytestmark = pytest.mark.timeout(300)
 TICK_SECONDS = 3
@@ -205,6 +208,23 @@ def test_without_beat_no_tick_comes(live: Live, own_redis: OwnRedis) -> None:
         beat.resume()
     eventually(updated, lambda at: at > still, 5 * TICK_SECONDS)
     redis.close()
+
+
+def test_two_beats_make_one_report_per_tick_and_node(live: Live, own_redis: OwnRedis, tmp_path: Path) -> None:
+    told = {"EXO_REDIS_URL": own_redis.server.url, "EXO_REPORT_SECONDS": str(TICK_SECONDS)}
+    beat = [sys.executable, "-m", "celery", "-A", "exo_celery", "beat", "-s", str(tmp_path / "schedule")]
+    second = subprocess.Popen(beat, env=os.environ | told, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(3 * TICK_SECONDS)  # until it ticks too
+        with TaskLog(Settings(redis_url=own_redis.server.url)) as log:
+            time.sleep(5 * TICK_SECONDS)
+            rows = {(row["task"], row["queue"]): row["times"] for row in log.rows()}
+    finally:
+        second.terminate()
+        second.wait()
+    assert rows["exo.tick_downloads", "cluster"] > 7  # both beats ask
+    for node in (1, 2, 3):
+        assert 3 <= rows["exo.report_downloads", f"node.node-{node}"] <= 6
 
 
 def test_a_cancelled_job_stays_cancelled(live: Live, placed: str) -> None:
