@@ -16,7 +16,9 @@ from exo_celery.store import keys
 from exo_celery.store.hashes import decode, encode, text
 from exo_celery.store.scripts import run
 
-SCRIPT_OWNS: Final = frozenset({"created_at", "published_at", "deadline_at", "usage"})
+SCRIPT_OWNS: Final = frozenset(
+    {"attempts_before", "created_at", "deadline_at", "published_at", "request", "usage", "webhook_tries"}
+)
 EMPTY: Final = frozenset({"", "[]", "0.0"})  # what a new record leaves out, so that a long queue stays small
 PRIORITIES: Final = (0, 5, 9)
 
@@ -44,6 +46,7 @@ class Outcome:
 def submit(redis: Redis, ns: str, job: Job) -> Job:
     """Write a new job as queued and return it with its times; of a known id, return what is there."""
     fields = {name: text for name, text in encode(job, without=SCRIPT_OWNS).items() if text not in EMPTY}
+    fields["request"] = job.request.model_dump_json(exclude_none=True)
     pairs = [part for pair in fields.items() for part in pair]
     head = [ns, job.id, job.model, job.priority, job.owner, text(job.request.deadline_seconds)]
     new, published = run(redis, "job_submit", [keys.job(ns, job.id)], head + pairs)

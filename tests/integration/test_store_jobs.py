@@ -6,6 +6,7 @@ import time
 import pytest
 from redis import Redis
 
+from exo_celery.client import Client
 from exo_celery.errors import NotFoundError
 from exo_celery.records.job import Job, JobRequest, JobState, Usage
 from exo_celery.store import job_lists, jobs, keys, outbox, tokens
@@ -308,14 +309,15 @@ def test_an_end_is_one_tellers_until_its_lease_is_over(redis: Redis, namespace: 
     assert jobs.get(redis, namespace, "job-1").webhook_tries == 2
 
 
-def test_ten_thousand_queued_jobs_stay_small(redis: Redis, namespace: str) -> None:
+def test_ten_thousand_queued_jobs_stay_small(redis: Redis, redis_url: str, namespace: str) -> None:
     def used() -> int:
         return int(redis.info("memory")["used_memory"])
 
-    prompt = "w" * 400
-    request = JobRequest(model=MODEL, messages=[{"role": "user", "content": prompt}])
-    before, count = used(), 2000
-    for number in range(count):
-        jobs.submit(redis, namespace, Job(id=f"job-{number:032}", model=MODEL, request=request, seed=2**62 + number))
-    each = (used() - before) / count - len(prompt)
-    assert each < 3000, f"{each:.0f} bytes each beyond the text"
+    client, text, count = Client(redis_url, namespace), "w" * 400, 2000
+    client.submit(MODEL, prompt="opens the connections")
+    before = used()
+    for _ in range(count):
+        client.submit(MODEL, messages=[{"role": "user", "content": text}])
+    each = (used() - before) / count - len(text)
+    client.redis.close()
+    assert each < 3000, f"{each:.0f} bytes each beyond the text, the message included"
