@@ -2,6 +2,9 @@
 
 One request lists a model (commit, lengths, digests); files are then asked for by commit, so that a repository that
 changes meanwhile cannot mix two revisions. Protocol: https://huggingface.co/docs/hub/api, and `X-Error-Code`.
+
+The hub's own client says how a listing is read. It does not ask: its requests cannot be cancelled, and what it fetches
+is neither resumed nor verified.
 """
 
 import json
@@ -13,6 +16,10 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import quote
+
+from huggingface_hub import ModelInfo
+from huggingface_hub.constants import DEFAULT_REVISION
+from huggingface_hub.hf_api import RepoSibling
 
 from exo_celery.errors import DownloadError, DownloadInterruptedError
 from exo_celery.models.folders import checked_name, is_wanted
@@ -51,15 +58,17 @@ class HubSource:
 
     def ask(self, model: str, revision: str, stop: Stop) -> Manifest:
         """List a model's wanted files."""
-        url = f"{self.endpoint}/api/models/{model}/revision/{quote(revision or 'main', safe='')}?blobs=true"
+        url = f"{self.endpoint}/api/models/{model}/revision/{quote(revision or DEFAULT_REVISION, safe='')}?blobs=true"
         with get(url, self._headers, stop, proxied=self.proxied) as answer:
             self.judge(answer, model)
             text = answer.body(LISTING_BYTES)
         try:
-            info = json.loads(text)
-            names = {checked_name(entry["rfilename"]): entry for entry in info["siblings"]}
+            info = read_info(json.loads(text))
+            if not info.sha or info.siblings is None:
+                raise ValueError("it names no commit, or no files")
+            names = {checked_name(entry.rfilename): entry for entry in info.siblings}
             files = {name: file_entry(entry) for name, entry in names.items() if is_wanted(name)}
-            return Manifest(model=model, source=self.label, revision=str(info["sha"]), files=files)
+            return Manifest(model=model, source=self.label, revision=info.sha, files=files)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DownloadError(f"{self.label} lists {model} in a way that cannot be read: {error!r}") from error
 
@@ -102,10 +111,16 @@ class HubSource:
         return f"Check the id at {page}"
 
 
-def file_entry(listed: dict[str, Any]) -> FileEntry:
+def read_info(listed: dict[str, Any]) -> ModelInfo:
+    """Read what a listing says of files; whatever else it says of the model can do no harm then."""
+    return ModelInfo(**{name: listed[name] for name in ("id", "sha", "siblings")})
+
+
+def file_entry(listed: RepoSibling) -> FileEntry:
     """Read one file of a listing; large files carry a sha256, small ones git's blob id."""
-    lfs = listed.get("lfs") or {}
-    return FileEntry(size=listed["size"], sha256=lfs.get("sha256") or "", blob_id=listed.get("blobId") or "")
+    if listed.size is None:
+        raise ValueError(f"{listed.rfilename} has no size")
+    return FileEntry(size=listed.size, sha256=listed.lfs.sha256 if listed.lfs else "", blob_id=listed.blob_id or "")
 
 
 def first_byte(answer: Answer) -> int:

@@ -276,14 +276,25 @@ def test_a_redirect_to_something_else_is_not_followed(lab: Lab) -> None:
 )
 def test_a_listing_that_leads_out_writes_nothing(lab: Lab, name: str) -> None:
     sha, files = lab.hub.listing(MODEL)
-    listing = {"sha": sha, "siblings": [*files.values(), {"rfilename": name, "size": 5, "blobId": "0"}]}
+    listing = {"id": MODEL, "sha": sha, "siblings": [*files.values(), {"rfilename": name, "size": 5, "blobId": "0"}]}
     lab.hub.when("/api/models/", page(json.dumps(listing)))
     with pytest.raises(DownloadError, match="refused"):
         lab.fetch()
     assert not (lab.root / "models").exists()
 
 
-@pytest.mark.parametrize("text", ["<html>", "[]", "{}", '{"siblings": [{"rfilename": "x.json"}], "sha": "1"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("<html>", "[]", "{}"),
+        '{"id": "org/tiny", "sha": "1", "siblings": [{"rfilename": "x.json"}]}',
+        '{"id": "org/tiny", "sha": "1", "siblings": [{"rfilename": 5, "size": 5}]}',
+        '{"id": "org/tiny", "sha": "1", "siblings": [{"rfilename": "x.json", "size": 5, "lfs": {"size": 5}}]}',
+        '{"id": "org/tiny", "sha": "1", "siblings": [{"rfilename": "x.json", "size": 5, "lfs": 5}]}',
+        '{"id": "org/tiny", "sha": null, "siblings": []}',
+        '{"id": "org/tiny", "sha": "1", "siblings": null}',
+    ],
+)
 def test_a_listing_that_cannot_be_read_is_refused(lab: Lab, text: str) -> None:
     lab.hub.when("/api/models/", page(text))
     with pytest.raises(DownloadError, match="cannot be read"):
