@@ -30,7 +30,7 @@ class InvalidRequestError(ExoError):
 
 
 class ContextLengthError(InvalidRequestError):
-    """Prompt and max_tokens do not fit the model's context: shorten the prompt."""
+    """The prompt leaves no room in the model's context: shorten it."""
 
     code = "context_length_exceeded"
 

@@ -139,7 +139,12 @@ def request_instance(cluster: Context, request: PlacementRequest) -> Instance:
         ModelNotFoundError: the model has no card.
         PlacementError: no ring can hold it; the message says which rule leaves none, in numbers.
     """
-    place(gather(cluster, request))
+    if place(gather(cluster, request)).sharding == "tensor":
+        raise PlacementError(
+            f"{request.model} fits as a tensor ring, but this version's runners serve pipelines only: "
+            "ask for sharding auto or pipeline",
+            code="tensor_not_served",
+        )
     fresh = Instance(id=f"inst-{uuid.uuid4().hex[:12]}", model=request.model, request=request)
     saved = instances.save(cluster.redis, cluster.ns, fresh)
     cluster.hint("exo.place_model", saved.id)

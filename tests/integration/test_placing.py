@@ -129,3 +129,13 @@ def test_a_node_that_has_not_measured_yet_is_taken_at_its_word(cluster: Context)
         cluster.redis.delete(keys.node(cluster.ns, name))
         nodes.heartbeat(cluster.redis, cluster.ns, fresh)
     assert placement.request_instance(cluster, PlacementRequest(model=MODEL)).status is InstanceStatus.PLACING
+
+
+def test_a_tensor_ring_is_refused_before_anything_is_loaded(cluster: Context) -> None:
+    simulate(cluster, 2, GB)
+    whole = card(GB).evolve(supports_tensor=True, num_key_value_heads=2)
+    cards.save(cluster.redis, cluster.ns, whole)
+    with pytest.raises(PlacementError, match="pipeline") as refused:
+        placement.request_instance(cluster, PlacementRequest(model=MODEL, sharding="tensor", min_nodes=2))
+    assert refused.value.code == "tensor_not_served"
+    assert instances.every(cluster.redis, cluster.ns) == []
