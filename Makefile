@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(wildcard .venv/installed*),--quiet)
 LOCK := uv pip compile --quiet --generate-hashes --universal --no-emit-index-url --python-version 3.11
 
-.PHONY: install demo test gates lock clean
+.PHONY: install demo test gates screenshots lock clean
 install: .venv/installed
 
 demo: install
@@ -19,6 +19,9 @@ gates: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin
 	$(BIN)/lint-imports
+
+screenshots: .venv/installed-dev
+	@PYTHONPATH=tests:tests/integration $(BIN)/python tests/browser/screenshots.py docs/images
 
 lock:
 	$(LOCK) pyproject.toml -o requirements/runtime.txt

@@ -1,24 +1,14 @@
-"""A real browser on the real front. Needs Chromium: CI installs it and requires it, a laptop without one skips."""
+"""A real browser on the real front."""
 
-import os
-import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 from redis import Redis
+from stand.chromium import chromium
 from stand.front import served
 from stand.worker import Worker
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-QUIET = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 NAMESPACE = "test-browser"
 PATIENCE_MS = 20_000  # a busy machine is no failure
 
@@ -26,15 +16,8 @@ PATIENCE_MS = 20_000  # a busy machine is no failure
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Headless Chromium."""
-    path = next((found for name in NAMES if (found := shutil.which(name))), None)
-    if path is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI must test with Chromium, and it is not on PATH", pytrace=False)
-        pytest.skip("no Chromium on PATH")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(QUIET))
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,42 +1,63 @@
-"""Take pictures of every page of a running front: `python tests/browser/screenshots.py <address> <folder>`.
+"""Take the README's pictures of a cluster that is started for it: `make screenshots`.
 
-The address is what `exo-celery up` prints after `ready`; the folder gets one PNG per page, light.
+The folder gets one PNG per page, 1200 pixels wide, light.
 """
 
-import shutil
 import sys
+import tempfile
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from live import DEMO, Live, eventually
+from playwright.sync_api import Page
+from stand.chromium import chromium
 
-PAGES = {"cluster": "/", "models": "/models", "instances": "/instances", "jobs": "/jobs"}
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+LIMIT = 5_000_000  # bytes a second, so that a download can be seen
+WIDTH = 1200
+HEIGHTS = {"cluster": 780, "models": 360, "place": 760}
 SETTLED_MS = 1500
+QUESTIONS = ("What is the capital of France?", "Name three rivers.", "Write a haiku about the sea.")
+
+
+def work(live: Live) -> None:
+    """Give the cluster something to show: a ring, answers, a download under way."""
+    live.ready(live.place(min_nodes=2), seconds=180)
+    jobs = [live.submit(messages=[{"role": "user", "content": text}], max_tokens=48) for text in QUESTIONS]
+    for job in jobs:
+        live.job(job, "succeeded")
+    live.http.post("/api/downloads", json={"node": "node-3", "model": DEMO}).raise_for_status()
+    eventually(lambda: live.download("node-3"), lambda one: one["downloaded_bytes"] > 3e7 and one["speed_bps"], 60)
 
 
 def take(page: Page, folder: Path) -> None:
-    """Visit each page, then the dialog."""
-    for name, path in PAGES.items():
+    """Visit the pages, the download first because it does not wait, then open the dialog."""
+    for name, path in {"models": "/models", "cluster": "/"}.items():
         page.goto(path)
-        page.wait_for_timeout(SETTLED_MS)
-        page.screenshot(path=folder / f"{name}.png")
+        picture(page, folder, name)
     page.goto("/instances")
     page.get_by_role("button", name="Place a model").click()
-    page.locator("#why, #refusal").wait_for()
+    page.get_by_label("At least, in nodes").fill("2")
+    page.get_by_label("At least, in nodes").press("Tab")
+    page.locator("#why").wait_for()
+    picture(page, folder, "place")
+
+
+def picture(page: Page, folder: Path, name: str) -> None:
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHTS[name]})
     page.wait_for_timeout(SETTLED_MS)
-    page.screenshot(path=folder / "place.png")
+    page.screenshot(path=folder / f"{name}.png")
 
 
-def main(address: str, folder: Path) -> None:
-    """Start a browser and take the pictures."""
+def main(folder: Path) -> None:
+    """Start a cluster and a browser, and take the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
-        path = shutil.which("chromium") or shutil.which("google-chrome")
-        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        context = browser.new_context(base_url=address, viewport={"width": 1320, "height": 820}, color_scheme="light")
-        take(context.new_page(), folder)
-        browser.close()
+    with tempfile.TemporaryDirectory() as data, chromium() as browser:
+        live = Live(Path(data) / "up", EXO_DOWNLOAD_LIMIT=str(LIMIT))
+        try:
+            work(live)
+            take(browser.new_page(base_url=live.url, color_scheme="light"), folder)
+        finally:
+            live.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

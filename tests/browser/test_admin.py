@@ -4,15 +4,15 @@ import re
 
 import pytest
 from playwright.sync_api import Page, Response, expect
-from stand.worker import MODEL, Worker
+from stand.worker import MODEL, NODE, Worker
 
 from exo_celery.records.download import Download, DownloadStatus
 from exo_celery.records.instance import InstanceStatus
 from exo_celery.records.job import JobState
-from exo_celery.store import downloads, instances
+from exo_celery.store import downloads, instances, nodes
 
 CELL = f'[data-node="node-1"][data-model="{MODEL}"]'
-PATHS = ("/", "/models", "/instances", "/jobs")
+PATHS = ("/", "/models", "/instances", "/jobs", "/batches")
 
 
 @pytest.fixture
@@ -166,6 +166,22 @@ def test_a_page_has_nothing_inline(page: Page, worker: Worker, path: str) -> Non
         [...it.attributes].some(one => one.name === 'style' || one.name.startsWith('on'))).map(it => it.outerHTML)"""
     assert page.evaluate(inline) == []
     expect(page.locator("#strip")).to_contain_text("1/1 nodes online")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_page_fits_a_phone(page: Page, worker: Worker, path: str) -> None:
+    held(worker, downloaded_bytes=500)
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(path)
+    expect(page.locator("h1")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_node_that_is_not_reached_is_told(page: Page, worker: Worker) -> None:
+    page.goto("/")
+    expect(page.locator('[data-node="node-1"]')).to_contain_text("online")
+    nodes.heartbeat(worker.redis, worker.ns, NODE.evolve(unreached=("node-1 does not reach node-2: open the port",)))
+    expect(page.locator("#cluster .notice")).to_have_text("node-1 does not reach node-2: open the port")
 
 
 def test_a_write_from_elsewhere_lacks_the_token(page: Page, worker: Worker) -> None:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "worker_config" / "systemd").glob("*.service"))
 PLISTS = sorted((ROOT / "worker_config" / "launchd").glob("*.plist"))
+PACKAGES = ("exo_celery", "web", "worker_config")
 INSTALLED = "/opt/exo_celery/.venv/bin/"
 
 
@@ -83,3 +85,16 @@ def test_units_start_commands_that_exist(file: Path) -> None:
     names = re.findall(re.escape(INSTALLED) + r"([a-z-]+)", file.read_text())
     assert names
     assert all((Path(sys.executable).parent / name).exists() for name in names)
+
+
+def test_the_wheel_has_all_that_is_no_python_too(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
+    wanted = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts}
+    suffixes = {Path(name).suffix for name in wanted}
+    assert {".lua", ".html", ".css", ".js", ".svg", ".service", ".plist", ".example"} <= suffixes
+    assert "worker_config/gunicorn.conf.py" in wanted
+    assert wanted <= held
