@@ -242,7 +242,8 @@ class Downloads:
         """Write the progress of each running download, at most once a second."""
         for model, transfer in self.transfers.items():
             transfer.sample(time.monotonic())
-            seen = transfer.standing()
-            if seen != self.standing.get(model):
-                self.standing[model] = seen
-                store.progress(self.redis, self.ns, seen.evolve(updated_at=now(self.redis)))
+            seen, said = transfer.standing(), self.standing.get(model)
+            if said is None or seen.evolve(updated_at=said.updated_at) != said:
+                written = seen.evolve(updated_at=now(self.redis))
+                store.progress(self.redis, self.ns, written)
+                self.standing[model] = written
