@@ -11,7 +11,7 @@ demo: install
 	@$(BIN)/exo-celery demo
 
 test: gates
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 gates: .venv/installed-dev
 	$(BIN)/ruff check .
