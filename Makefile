@@ -1,7 +1,8 @@
 # What a newcomer, a developer and CI need. `make demo` and `make test` set up all that they use.
 BIN := .venv/bin
-# The first time people see that it moves; later most of it is there already.
-PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(wildcard .venv/installed*),--quiet)
+# The first time people see that it moves; later most of it is there already. Python compiles what is used when it is
+# used: compiling everything would take as long as installing it.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(if $(wildcard .venv/installed*),--quiet)
 LOCK := uv pip compile --quiet --generate-hashes --universal --no-emit-index-url --python-version 3.11
 
 .PHONY: install demo test gates screenshots lock clean
