@@ -187,8 +187,11 @@ def place(
         return
     request = placement_request(model=model, required_nodes=require, excluded_nodes=exclude, **asked)
     here = cluster.open_cluster()
-    found = cluster.preview(here, request) if dry_run else plain(cluster.create_instance(here, request))
-    click.echo(compact(found) if as_json else found["why"] or f"{found['id']} is {found['status']}")
+    found = cluster.preview(here, request)
+    if not dry_run:
+        placed = cluster.create_instance(here, request)
+        found |= {"id": placed.id, "status": placed.status}
+    click.echo(compact(found) if as_json else " ".join((found.get("id", ""), found["why"])).strip())
 
 
 def placement_request(**asked: Any) -> PlacementRequest:

@@ -10,7 +10,6 @@ from exo_celery import settings as configuration
 from exo_celery.context import Context, open_context
 from exo_celery.errors import ConflictError, InvalidRequestError, NotFoundError
 from exo_celery.models import known
-from exo_celery.placement.place import place
 from exo_celery.plan import rank_status
 from exo_celery.records.download import Download, DownloadStatus, Wish
 from exo_celery.records.instance import Instance, InstanceStatus, PlacementRequest
@@ -163,9 +162,15 @@ def wish(cluster: Cluster, node: str, model_id: str, action: str) -> None:
 
 
 def download(cluster: Cluster, node: str, model_id: str) -> Download:
-    """Return one model on one node; nothing of it is pending with 0 bytes."""
-    held = download_store.get(cluster.redis, cluster.ns, node, model_id)
-    return held or Download(node=node, model=model_id)
+    """Return one model on one node; nothing of a known model is pending with 0 bytes.
+
+    Raises:
+        ModelNotFoundError: the node has nothing of it, and it has no card.
+    """
+    if held := download_store.get(cluster.redis, cluster.ns, node, model_id):
+        return held
+    card = cards.get(cluster.redis, cluster.ns, model_id)
+    return Download(node=node, model=model_id, total_bytes=card.storage_bytes)
 
 
 def need_node(cluster: Cluster, node: str) -> None:
@@ -184,7 +189,7 @@ def preview(cluster: Cluster, request: PlacementRequest) -> dict[str, Any]:
     Raises:
         ModelNotFoundError, PlacementError: as `create_instance`.
     """
-    found = place(placement.gather(cluster, request))
+    found = placement.decide(cluster, request)
     ring = [rank.model_dump() for rank in found.ring]
     what = {"model": request.model, "ring": ring, "sharding": found.sharding, "reserved_bytes": found.reserved_bytes}
     return what | {"why": found.why} | found.decision

@@ -17,6 +17,7 @@ from exo_celery.store import jobs
 from exo_celery.store.client import Redis
 
 log = logging.getLogger(__name__)
+SEED_BITS: Final = 53  # what a JSON number holds in every language
 DAY_SECONDS: Final = 86_400
 KEEP_DAYS: Final = 30.0
 
@@ -46,7 +47,7 @@ def submit(redis: Redis, app: Celery, ns: str, request: JobRequest, terms: Terms
         request=request,
         priority=request.priority,
         owner=terms.owner,
-        seed=secrets.randbits(63) if request.seed is None else request.seed,
+        seed=secrets.randbits(SEED_BITS) if request.seed is None else request.seed,
         then=terms.then,
         webhook=request.webhook or "",
         keep_seconds=max(1, int(terms.keep_days * DAY_SECONDS)),

@@ -1,7 +1,8 @@
 """A file of prompts and the file of its results: what a line asks, what is done already. No network here.
 
-A line is plain text, or a JSON object with `prompt` or `messages` and any other field of `POST /api/jobs`; its `id`, if
-it has one, comes back with the result. Results stand in the order in which they came, each with its line's number.
+A line is plain text, which becomes a user's message, or a JSON object with `prompt` or `messages` and other fields of
+`POST /api/jobs`; its `id`, if it has one, comes back with the result. Results stand in the order in which they came,
+each with its line's number.
 """
 
 import hashlib
@@ -57,7 +58,7 @@ def read(path: Path, defaults: dict[str, Any]) -> list[Line]:
 
 def line(number: int, written: str, defaults: dict[str, Any]) -> Line:
     """Read one line; errors as of `read`."""
-    asked: Any = {"prompt": written}
+    asked: Any = {"messages": [{"role": "user", "content": written}]}
     if written.startswith("{"):
         try:
             asked = json.loads(written)

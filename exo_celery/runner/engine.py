@@ -41,7 +41,7 @@ class Engine:
             max_tokens=min(request.max_tokens, self._text.context_length - len(prompt)),
             stops=tuple(stop for stop in request.stop if stop),
             end_tokens=self._text.end_tokens,
-            speller=self._text,
+            speller=self._text if request.messages is not None else self._text.going_on(),
             emit=emit,
             on_finish=self._dispatcher.done,
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import jinja2
-from mlx_lm.tokenizer_utils import load
+from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer, load
 
 from exo_celery.errors import ContextLengthError, InvalidRequestError, ModelFolderError, TemplateError
 from exo_celery.runner.patience import OutOfTimeError, time_limit
@@ -16,6 +16,7 @@ from exo_celery.runner.protocol import GenerateRequest
 from exo_celery.runner.reply import Detokenizer
 
 TEMPLATE_SECONDS: Final = 5.0
+SAID_BEFORE: Final = "."
 # What foreign template code can raise on messages it was not made for.
 TEMPLATE_ERRORS = (
     jinja2.TemplateError,
@@ -50,6 +51,10 @@ class Text:
         """Return a fresh streaming detokenizer."""
         fresh: Detokenizer = self._tokenizer.detokenizer
         return fresh
+
+    def going_on(self) -> "Continuation":
+        """Return what spells text that goes on where a plain prompt ended."""
+        return Continuation(self)
 
     def spell(self, token: int) -> str:
         """Return the text of a single token."""
@@ -100,6 +105,22 @@ class Text:
         except TEMPLATE_ERRORS as error:
             raise TemplateError(f"the model's chat template refused the messages: {error}", param="messages") from error
         return str(rendered)
+
+
+class Continuation:
+    """Spells as the text does, but keeps the space before the first word: "Once upon" goes on with " a time"."""
+
+    def __init__(self, text: Text) -> None:
+        self.spell = text.spell
+        self._text = text
+
+    def detokenizer(self) -> Detokenizer:
+        """Return a fresh streaming detokenizer that takes something for said already, so that it trims nothing."""
+        fresh: Any = self._text.detokenizer()
+        if not isinstance(fresh, NaiveStreamingDetokenizer):  # that one never trims
+            fresh.text, fresh.offset = SAID_BEFORE, len(SAID_BEFORE)
+        kept: Detokenizer = fresh
+        return kept
 
 
 def normalized(message: dict[str, Any]) -> dict[str, Any]:

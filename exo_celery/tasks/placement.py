@@ -132,6 +132,23 @@ def promised(others: list[Promise], alive: list[NodeView]) -> dict[str, int]:
     return total
 
 
+def decide(cluster: Context, request: PlacementRequest) -> Placement:
+    """Decide where a model would go now, and place nothing.
+
+    Raises:
+        ModelNotFoundError: the model has no card.
+        PlacementError: no ring can hold it, or none that our runners can serve.
+    """
+    found = place(gather(cluster, request))
+    if found.sharding == "tensor":
+        raise PlacementError(
+            f"{request.model} fits as a tensor ring, but this version's runners serve pipelines only: "
+            "ask for sharding auto or pipeline",
+            code="tensor_not_served",
+        )
+    return found
+
+
 def request_instance(cluster: Context, request: PlacementRequest) -> Instance:
     """Decide first, so that what fits nowhere is refused at once; then write the record and ask for its ring.
 
@@ -139,12 +156,7 @@ def request_instance(cluster: Context, request: PlacementRequest) -> Instance:
         ModelNotFoundError: the model has no card.
         PlacementError: no ring can hold it; the message says which rule leaves none, in numbers.
     """
-    if place(gather(cluster, request)).sharding == "tensor":
-        raise PlacementError(
-            f"{request.model} fits as a tensor ring, but this version's runners serve pipelines only: "
-            "ask for sharding auto or pipeline",
-            code="tensor_not_served",
-        )
+    decide(cluster, request)
     fresh = Instance(id=f"inst-{uuid.uuid4().hex[:12]}", model=request.model, request=request)
     saved = instances.save(cluster.redis, cluster.ns, fresh)
     cluster.hint("exo.place_model", saved.id)

@@ -63,6 +63,8 @@ def test_the_demo_model_answers_as_in_mlx_lm(cuts: tuple[int, ...], expected_dem
         assert answers(client) == (expected_demo, expected_demo)
         question = [{"role": "user", "content": "What is the capital of France?"}]
         _, last = run(client, "paris", messages=question, max_tokens=40)
+        _, story = run(client, "story", prompt="Once upon", max_tokens=3)
+        assert story.text.startswith(" the")  # a plain prompt goes on, space and all
         held = [loaded.weights_bytes for loaded in group.loaded.values()]
     assert isinstance(last, Finished)
     assert "Paris" in last.text
