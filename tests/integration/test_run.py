@@ -17,6 +17,7 @@ from stand.worker import MODEL, Worker
 
 from exo_celery.errors import InvalidRequestError
 from exo_celery.local import prompts
+from exo_celery.records.job import Job
 
 NS = "test-run"
 
@@ -39,13 +40,22 @@ class Answering(threading.Thread):
                 self.over.wait(0.02)
                 continue
             job = self.worker.next_job()
-            prompt = str(job.request.prompt)
+            prompt = asked(job)
             if prompt in self.fail:
                 self.fail.discard(prompt)
                 self.worker.fail(job, {"message": "no", "type": "server_error", "param": None, "code": "x"})
                 continue
             self.answered.append(prompt)
             self.worker.finish(job, prompt.upper())
+
+
+def asked(job: Job) -> str:
+    """Return what a line asked: plain text comes as a user's message, `prompt` as it is."""
+    if job.request.prompt is not None:
+        return job.request.prompt
+    (message,) = job.request.messages or ()
+    assert message.role == "user"
+    return str(message.content)
 
 
 @pytest.fixture
