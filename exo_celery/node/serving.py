@@ -145,9 +145,11 @@ class Serving:
             log.info("%s attempt %d is no longer the current one: its end was refused", job.id, job.attempt)
 
     def give_back(self, job: Job, reason: str) -> None:
-        """Queue the job again: its run ended through no fault of its own."""
+        """Queue the job again: its run ended through no fault of its own, or because this worker is told to end."""
+        planned = self.stopping.is_set()
         published = patiently(
-            lambda: jobs.requeue(self.redis, self.ns, job.id, job.attempt, reason), CLAIM_PATIENCE_SECONDS
+            lambda: jobs.requeue(self.redis, self.ns, job.id, job.attempt, reason, planned=planned),
+            CLAIM_PATIENCE_SECONDS,
         )
         if published is not None:
             submission.publish(self.app, job.id, job.model, job.priority, published)

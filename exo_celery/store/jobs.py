@@ -96,13 +96,16 @@ def finish(redis: Redis, ns: str, job_id: str, attempt: int | None, outcome: Out
     return bool(run(redis, "job_finish", [keys.job(ns, job_id), keys.tokens(ns, job_id)], head + pairs))
 
 
-def requeue(redis: Redis, ns: str, job_id: str, attempt: int | None, reason: str) -> float | None:
+def requeue(
+    redis: Redis, ns: str, job_id: str, attempt: int | None, reason: str, *, planned: bool = False
+) -> float | None:
     """Queue a running job again (attempt None: only if its lease has lapsed) and return when it was published.
 
-    None: nothing to do. A job at its cap of attempts fails instead, its reasons in the error.
+    None: nothing to do. A job at its cap of attempts fails instead, its reasons in the error; one that is handed back
+    as planned has not used an attempt.
     """
     fence = "" if attempt is None else attempt
-    args = [ns, job_id, fence, reason, keys.ATTEMPTS]
+    args = [ns, job_id, fence, reason, keys.ATTEMPTS, int(planned)]
     outcome, *published = run(redis, "job_requeue", [keys.job(ns, job_id)], args)
     if int(outcome) == 2:
         fail_for_good(redis, ns, job_id)

@@ -129,6 +129,16 @@ def test_used_up_attempts_fail_with_their_reasons(redis: Redis, namespace: str) 
     assert all(f"cable {number}" in job.error["message"] for number in range(keys.ATTEMPTS))
 
 
+def test_a_planned_hand_back_uses_no_attempt_and_tells_no_fault(redis: Redis, namespace: str) -> None:
+    submitted(redis, namespace)
+    for number in range(keys.ATTEMPTS + 2):
+        claimed(redis, namespace, token=f"t{number}")
+        assert jobs.requeue(redis, namespace, "job-1", number + 1, "told to end", planned=True) is not None
+    job = jobs.get(redis, namespace, "job-1")
+    assert (job.state, job.reasons) == (JobState.QUEUED, ())
+    assert claimed(redis, namespace, token="last").attempt == keys.ATTEMPTS + 3  # the fence still rises
+
+
 def test_the_stream_tells_attempts_apart_and_a_delta_sent_twice_is_there_once(redis: Redis, namespace: str) -> None:
     submitted(redis, namespace)
     claimed(redis, namespace)
