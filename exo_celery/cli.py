@@ -252,4 +252,4 @@ listing(
 listing("models", ("id", "storage_bytes", "n_layers", "hidden_size", "context_length"), cluster.models)
 listing("downloads", ("node", "model", "status", "downloaded_bytes", "total_bytes", "error"), cluster.downloads)
 listing("instances", ("id", "model", "status", "epoch", "ring", "error"), cluster.instances)
-listing("jobs", ("id", "model", "state", "attempt", "text"), lambda here: cluster.jobs(here)[0])
+listing("jobs", ("id", "model", "state", "attempt", "finish_reason"), lambda here: cluster.jobs(here)[0])

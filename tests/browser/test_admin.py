@@ -196,5 +196,9 @@ def test_one_stream_per_tab(page: Page, worker: Worker) -> None:
     page.on("request", lambda request: streams.append(request.url) if "/live/" in request.url else None)
     page.goto("/models")
     expect(page.locator(CELL)).to_be_visible()
+    for _ in range(60):
+        if streams:
+            break
+        page.wait_for_timeout(500)
     page.wait_for_timeout(3000)
     assert len(streams) == 1

@@ -16,12 +16,12 @@ exo = Client(os.environ["OTHER_BROKER"], os.environ["OTHER_NAMESPACE"])
 shelf = Redis.from_url(os.environ["OTHER_BROKER"], decode_responses=True)
 
 
-@app.task(name="letters.file_answer", bind=True)
+@app.task(name="letters.file_answer", bind=True, shared=False)
 def file_answer(self, job_id: str, letter: str) -> None:  # type: ignore[no-untyped-def]
     job = exo.job(job_id)
     shelf.rpush(f"{exo.ns}:shelf", f"{letter} {job.state} {job.text} {self.request.id}")
 
 
-@app.task(name="letters.post_script")
+@app.task(name="letters.post_script", shared=False)
 def post_script() -> None:
     shelf.rpush(f"{exo.ns}:shelf", "post scriptum")

@@ -27,8 +27,10 @@ def test_the_demo_does_the_main_job_and_leaves_nothing(tmp_path: Path) -> None:
     assert re.search(r"0 +│ node-1 │ 0 +│ 15 .*\n.* 1 +│ node-2 │ 15 +│ 30", told)  # the two with the most bytes
     assert "Paris" in told
     assert re.search(r"\d\.\d tokens/s", told)
-    first_load = min(told.index(f"{node}, layers", told.index(": loading")) for node in ("node-1", "node-2"))
-    assert told.index("instance: downloading") < told.index("instance: loading") < first_load
+    loads = [re.search(rf"{node}, layers \d+ to \d+: loading", told) for node in ("node-1", "node-2")]
+    downloaded = told.index("instance: downloading")
+    assert downloaded < told.index("instance: loading")
+    assert all(load and downloaded < load.start() for load in loads)
     for node in ("node-1", "node-2", "node-3"):
         assert re.search(rf"exo\.report_downloads\W+node\.{node}\W+{node}@", told)
     for node in ("node-1", "node-2"):

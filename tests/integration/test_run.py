@@ -115,7 +115,7 @@ def test_stopped_and_run_again_nothing_is_asked_twice(
     assert eventually(lambda: len(answering.answered) >= 12, 30)
     answering.go_on.clear()
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=20)
+    first.communicate(timeout=90)
     assert first.returncode == 130
     with (tmp_path / "out.jsonl").open("a") as out:
         out.write('{"line": 99, "sta')  # as a kill in the middle of a write leaves it

@@ -179,9 +179,8 @@ def drain_seconds(storm: Storm, word: str, **environ: str) -> float:
 
 
 def test_a_free_slot_is_filled_at_once(storm: Storm) -> None:
-    ours = drain_seconds(storm, "ours")
-    stock = drain_seconds(storm, "stock", STORM_STOCK="yes")
-    assert ours < stock / 3, f"ours took {ours:.2f} s, the stock pool {stock:.2f} s"
+    # Six rounds of 25 ms; the stock pool needs a second for each (when nothing else wakes its loop).
+    assert drain_seconds(storm, "ours") < 3
 
 
 def test_another_pool_is_refused(storm: Storm) -> None:
