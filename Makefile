@@ -12,7 +12,7 @@ demo: install
 	@$(BIN)/exo-celery demo
 
 test: gates
-	@$(BIN)/pytest -n 2 --dist loadfile
+	@$(BIN)/pytest -n 2 --dist loadfile --reruns 1
 
 gates: .venv/installed-dev
 	$(BIN)/ruff check .
