@@ -5,6 +5,7 @@ rounds, the median of the differences with the spread.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -24,13 +25,20 @@ from exo_celery.models.demo import MODEL, ensure_demo_model
 ROUNDS = 5
 ASKED_PER_ROUND = 4
 THREADS = os.cpu_count() or 1  # what `up` gives its only node
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def question(number: int) -> list[dict[str, str]]:
+    """Return a chat that no kept prompt begins like: what is measured is the way, not the memory."""
+    told = {"role": "system", "content": f"{number} is your lucky number."}
+    return [told, {"role": "user", "content": "What is the capital of France?"}]
+
+
 COMMAND = str(Path(sys.executable).with_name("exo-celery"))
 
 
-def served_seconds(http: httpx.Client) -> float:
+def served_seconds(http: httpx.Client, number: int) -> float:
     """Return the seconds from POST to the first chunk that carries text."""
-    body = {"model": MODEL, "messages": QUESTION, "stream": True, "max_tokens": 4, "temperature": 0}
+    body = {"model": MODEL, "messages": question(number), "stream": True, "max_tokens": 4, "temperature": 0}
     started = time.perf_counter()
     with http.stream("POST", "/v1/chat/completions", json=body) as answer:
         for line in answer.iter_lines():
@@ -56,7 +64,12 @@ def place(http: httpx.Client) -> None:
 def measure(model_dir: Path) -> dict[str, Any]:
     """Run the rounds."""
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    prompt = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True, return_dict=False)
+
+    def prompt(number: int) -> list[int]:
+        ids: list[int] = tokenizer.apply_chat_template(question(number), add_generation_prompt=True, return_dict=False)
+        return ids
+
+    numbers = itertools.count(100)
     peer = [sys.executable, str(Path(__file__).with_name("reference.py")), str(model_dir), str(THREADS)]
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
         [COMMAND, "up", "--nodes", "1", "--port", "0", "--data-dir", folder],
@@ -65,11 +78,13 @@ def measure(model_dir: Path) -> dict[str, Any]:
         reference.stdout.readline()
         with httpx.Client(base_url=up.stdout.readline().split()[1], timeout=120) as http:
             place(http)
-            served_seconds(http), alone_seconds(reference, prompt)
+            served_seconds(http, next(numbers)), alone_seconds(reference, prompt(next(numbers)))
             rounds = []
             for _ in range(ROUNDS):
-                alone = statistics.median(alone_seconds(reference, prompt) for _ in range(ASKED_PER_ROUND))
-                served = statistics.median(served_seconds(http) for _ in range(ASKED_PER_ROUND))
+                alone = statistics.median(
+                    alone_seconds(reference, prompt(next(numbers))) for _ in range(ASKED_PER_ROUND)
+                )
+                served = statistics.median(served_seconds(http, next(numbers)) for _ in range(ASKED_PER_ROUND))
                 rounds.append({"alone_ms": alone * 1000, "served_ms": served * 1000})
         up.terminate()
         reference.stdin.close()
