@@ -12,7 +12,7 @@ demo: install
 	@$(BIN)/exo-celery demo
 
 test: gates
-	@$(BIN)/pytest -n 2 --dist loadfile --reruns 1
+	@$(BIN)/pytest -n 2 --dist loadfile --reruns 1 $(if $(CI),,-m "not slow")
 
 gates: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -52,3 +52,22 @@ def redis(redis_url: str, namespace: str) -> Iterator[Redis]:
     for key in client.scan_iter(match=f"{namespace}:*", count=1000):
         client.delete(key)
     client.close()
+
+
+# What takes a minute and more each: kills, storms and soaks on whole clusters, judges. `make test` leaves them out, CI not.
+SLOW = (
+    "chaos/",
+    "judges/",
+    "test_ring_soak.py",
+    "test_downloads_killed.py",
+    "test_batches.py",
+    "test_batches_crashes.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow tests."""
+    for item in items:
+        if any(part in item.path.as_posix() for part in SLOW):
+            item.add_marker("slow")
