@@ -54,7 +54,7 @@ def redis(redis_url: str, namespace: str) -> Iterator[Redis]:
     client.close()
 
 
-# What takes a minute and more each: kills, storms and soaks on whole clusters, judges. `make test` leaves them out, CI not.
+# What takes a minute and more each: kills, storms and soaks on whole clusters, judges. CI runs them all the same.
 SLOW = (
     "chaos/",
     "judges/",
