@@ -10,7 +10,9 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser
 from redis import Redis
+from stand.chromium import chromium
 
 from exo_celery.local import redis_server
 
@@ -36,6 +38,13 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield server.url
     process.terminate()
     process.wait()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium. A process can have one only, and an event loop beside it not at all: hence one per file."""
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture

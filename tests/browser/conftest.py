@@ -5,19 +5,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 from redis import Redis
-from stand.chromium import chromium
 from stand.front import served
 from stand.worker import Worker
 
 NAMESPACE = "test-browser"
 PATIENCE_MS = 45_000  # a loaded machine is slow, not wrong
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Headless Chromium."""
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,8 @@ from typing import Any
 import httpx
 import pytest
 from live import DEMO, START_SECONDS, Live, eventually
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 from redis import Redis
-from stand.chromium import chromium
 
 from exo_celery import queues
 from exo_celery.local.redis_server import free_port
@@ -155,21 +154,21 @@ def test_inspect_answers_in_time_while_all_threads_are_busy(outside: Outside) ->
         assert before.downloaded_bytes <= one["downloaded_bytes"] <= after.downloaded_bytes
 
 
-def test_the_page_says_the_same_and_grows_without_a_reload(outside: Outside) -> None:
+def test_the_page_says_the_same_and_grows_without_a_reload(outside: Outside, browser: Browser) -> None:
     outside.downloading()
-    with chromium() as browser:
-        page = browser.new_page(base_url=outside.live.url)
-        cell = page.locator(f'[data-node="node-2"][data-model="{DEMO}"]')
-        before = percent(outside.hashed("node-2"))
-        page.goto("/models")
-        shown = int(cell.locator("b").inner_text().removesuffix(" %"))
-        assert before <= shown <= percent(outside.hashed("node-2"))
-        expect(cell).to_have_attribute("data-state", "ongoing")
-        expect(cell.locator("b")).not_to_have_text(f"{shown} %", timeout=20_000)
-        cell.get_by_role("button", name="Cancel").click()
-        expect(cell).to_have_attribute("data-state", "partial", timeout=20_000)
-        expect(cell.locator("b")).to_have_text(f"{percent(outside.hashed('node-2'))} %")
-        expect(page.locator('[data-node="node-1"] b')).to_have_text("100 %")
+    page = browser.new_page(base_url=outside.live.url)
+    cell = page.locator(f'[data-node="node-2"][data-model="{DEMO}"]')
+    before = percent(outside.hashed("node-2"))
+    page.goto("/models")
+    shown = int(cell.locator("b").inner_text().removesuffix(" %"))
+    assert before <= shown <= percent(outside.hashed("node-2"))
+    expect(cell).to_have_attribute("data-state", "ongoing")
+    expect(cell.locator("b")).not_to_have_text(f"{shown} %", timeout=20_000)
+    cell.get_by_role("button", name="Cancel").click()
+    expect(cell).to_have_attribute("data-state", "partial", timeout=20_000)
+    expect(cell.locator("b")).to_have_text(f"{percent(outside.hashed('node-2'))} %")
+    expect(page.locator('[data-node="node-1"] b')).to_have_text("100 %")
+    page.close()
     assert outside.inspected("node-2").status == outside.rest("node-2").status == "pending"
 
 
