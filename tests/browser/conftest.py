@@ -9,7 +9,7 @@ from stand.front import served
 from stand.worker import Worker
 
 NAMESPACE = "test-browser"
-PATIENCE_MS = 45_000  # a loaded machine is slow, not wrong
+PATIENCE_MS = 20_000  # a loaded machine is slow, not wrong
 
 
 @pytest.fixture(scope="session")

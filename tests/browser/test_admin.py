@@ -1,15 +1,16 @@
 """What a person does on the pages, in a real browser. No page is ever loaded again to see a change."""
 
 import re
+import time
 
 import pytest
-from playwright.sync_api import Page, Response, expect
+from playwright.sync_api import Page, Response, Route, expect
 from stand.worker import MODEL, NODE, Worker
 
 from exo_celery.records.download import Download, DownloadStatus
-from exo_celery.records.instance import InstanceStatus
+from exo_celery.records.instance import InstanceStatus, PlacementRequest
 from exo_celery.records.job import JobState
-from exo_celery.store import downloads, instances, nodes
+from exo_celery.store import client, downloads, instances, nodes
 
 CELL = f'[data-node="node-1"][data-model="{MODEL}"]'
 PATHS = ("/", "/models", "/instances", "/jobs", "/batches")
@@ -96,6 +97,55 @@ def test_placing_with_the_dialog(page: Page, worker: Worker, loads: list[str]) -
     expect(card).to_have_attribute("data-status", "loading")
     expect(card).to_contain_text("because")
     assert len(loads) == 1
+
+
+def test_placing_replicas_that_go_when_idle(page: Page, worker: Worker) -> None:
+    nodes.heartbeat(worker.redis, worker.ns, NODE.evolve(id="node-2", boot_id="other"))
+    page.goto("/instances")
+    page.get_by_role("button", name="Place a model").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Replicas").fill("2")
+    dialog.get_by_label("Keep idle, in seconds").fill("600")
+    dialog.get_by_label("Keep idle, in seconds").press("Tab")
+    rings = dialog.locator("[data-replica]")
+    expect(rings).to_have_count(2)
+    expect(rings.nth(0)).to_contain_text("node-1")
+    expect(rings.nth(1)).to_contain_text("node-2")
+    expect(rings.nth(1)).to_contain_text("No other replica is on its nodes")
+    dialog.get_by_role("button", name="Place", exact=True).click()
+    expect(page.locator("[data-instance]")).to_have_count(3)
+    expect(page.locator('[data-status="placing"]').nth(1)).to_contain_text("replica 2 of 2")
+    placed = [one for one in instances.every(worker.redis, worker.ns) if one.group]
+    assert [one.request.keep_alive for one in placed] == [600, 600]
+
+
+def test_what_an_instance_does_and_when_it_goes(page: Page, worker: Worker) -> None:
+    now = client.now(worker.redis)
+    asked = PlacementRequest(model=MODEL, keep_alive=600)
+    one = instances.get(worker.redis, worker.ns, "i1")
+    instances.save(worker.redis, worker.ns, one.evolve(request=asked, ready_at=now - 90, placed_by="work"))
+    page.goto("/instances")
+    card = page.locator("[data-instance]")
+    expect(card).to_contain_text("idle for 1 min")
+    expect(card).to_contain_text("unloaded in 8 min unless work comes")
+    page.request.post("/api/jobs", data={"model": MODEL, "prompt": "Once"})
+    job = worker.next_job()
+    expect(card).to_contain_text("1 job running")
+    worker.finish(job)
+    expect(card).to_contain_text("unloaded in 9 min unless work comes")
+    assert instances.drain(worker.redis, worker.ns, instances.get(worker.redis, worker.ns, "i1"), "i1 makes room")
+    expect(card).to_have_attribute("data-status", "draining")
+    expect(card.locator(".notice")).to_have_text("i1 makes room")
+    expect(page.locator(".events")).to_contain_text("i1 makes room")
+
+
+def test_a_rank_that_is_lost_is_told_though_the_instance_is_still_ready(page: Page, worker: Worker) -> None:
+    page.goto("/instances")
+    card = page.locator("[data-instance]")
+    expect(card).to_have_attribute("data-status", "ready")
+    nodes.leave(worker.redis, worker.ns, "node-1", "boot")
+    expect(card.locator(".notice")).to_contain_text("rank 0 is lost, node-1 has not been heard")
+    expect(card).to_have_attribute("data-status", "ready")
 
 
 def test_the_dialog_tells_what_fits_nowhere(page: Page, worker: Worker) -> None:
@@ -191,14 +241,18 @@ def test_a_write_from_elsewhere_lacks_the_token(page: Page, worker: Worker) -> N
     assert instances.get(worker.redis, worker.ns, "i1").status is InstanceStatus.READY
 
 
-def test_one_stream_per_tab(page: Page, worker: Worker) -> None:
+@pytest.mark.parametrize("late_seconds", [0, 0.5])
+def test_one_stream_per_tab(page: Page, worker: Worker, late_seconds: float) -> None:
+    """Also where a script comes late: htmx once started without its extension then, and the page stood still."""
+
+    def come_late(route: Route) -> None:
+        time.sleep(late_seconds)
+        route.continue_()
+
+    page.route("**/hx-sse.min.js", come_late)
     streams: list[str] = []
     page.on("request", lambda request: streams.append(request.url) if "/live/" in request.url else None)
-    page.goto("/models")
-    expect(page.locator(CELL)).to_be_visible()
-    for _ in range(60):
-        if streams:
-            break
-        page.wait_for_timeout(500)
-    page.wait_for_timeout(3000)
+    with page.expect_request("**/live/**"):
+        page.goto("/models")
+    page.wait_for_timeout(2000)
     assert len(streams) == 1
