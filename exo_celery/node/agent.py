@@ -50,7 +50,9 @@ class Agent:
         listen_at = bind_address(self.addresses)
         self.downloads = Downloads(settings, self.redis, self.node_id, self.model_changed, listen_at)
         ring_key = trust.purpose_key(self.secret, "ring")
-        self.shards = Shards(settings, self.redis, self.node_id, self.boot_id, self.addresses, ring_key, self.hint)
+        self.shards = Shards(
+            settings, self.redis, self.node_id, self.boot_id, self.addresses, ring_key, self.hint, self.beat
+        )
         bell_key = trust.purpose_key(self.secret, "bell")
         self.links = Links(self.redis, self.ns, self.node_id, bell_key)
         self.bell = Bell(listen_at, self.node_id, bell_key, self.links.rung)
@@ -187,11 +189,3 @@ class Agent:
         """Tell whether Redis, or our way to it, came back less than one node life ago: nothing is lost yet."""
         ours = time.monotonic() - self.connected_at
         return min(ours, uptime_seconds(self.redis)) < keys.GRACE
-
-
-HERE: list[Agent] = []
-
-
-def here() -> Agent:
-    """Return the agent of this worker process."""
-    return HERE[0]

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from exo_celery.node import agent, serving
+from exo_celery.node import hosted
 
 
 def downloads() -> dict[str, Any]:
     """Return the downloads of this node as its hashes say them now, and the files of those that are running."""
-    if not agent.HERE:
+    if not hosted.AGENTS:
         return what_i_serve()
-    here = agent.here()
+    here = hosted.agent()
     files = {model: transfer.files for model, transfer in here.downloads.transfers.copy().items()}
     told = [download.model_dump(mode="json") for download in here.downloads.current()]
     return {"node": here.node_id, "downloads": told, "files": files}
@@ -17,25 +17,25 @@ def downloads() -> dict[str, Any]:
 
 def node() -> dict[str, Any]:
     """Return this node's record, measured now."""
-    return agent.here().describe().model_dump(mode="json") if agent.HERE else what_i_serve()
+    return hosted.agent().describe().model_dump(mode="json") if hosted.AGENTS else what_i_serve()
 
 
 def shards() -> dict[str, Any]:
     """Return the shards that this node holds."""
-    if not agent.HERE:
+    if not hosted.AGENTS:
         return what_i_serve()
-    return {"node": agent.here().node_id, "shards": agent.here().shards.describe()}
+    return {"node": hosted.agent().node_id, "shards": hosted.agent().shards.describe()}
 
 
 def refresh() -> str:
     """Report what the disk holds, in a thread of the agent's; say what will happen."""
-    if not agent.HERE:
+    if not hosted.AGENTS:
         return "a serving worker holds no downloads"
-    agent.here().boot_report()
-    return f"{agent.here().node_id} is looking at its disks and will write its download hashes"
+    hosted.agent().boot_report()
+    return f"{hosted.agent().node_id} is looking at its disks and will write its download hashes"
 
 
 def what_i_serve() -> dict[str, Any]:
     """Return what a serving worker is: it holds no models, its node worker does."""
-    here = serving.here()
+    here = hosted.serving()
     return {"serving": here.instance, "model": here.model, "running_jobs": len(here.held), "ring": here.ring}

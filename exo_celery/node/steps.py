@@ -14,7 +14,7 @@ from kombu.entity import Queue
 from exo_celery import queues
 from exo_celery import settings as configuration
 from exo_celery.errors import ExoError
-from exo_celery.node import agent, machine, serving
+from exo_celery.node import hosted, machine
 from exo_celery.settings import Settings
 from exo_celery.store.client import TRANSIENT, connect
 
@@ -31,14 +31,17 @@ class WorkerStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has n
 
     def create(self, worker: Any) -> Any:
         """Build what the worker hosts and make it known to the tasks of this process, once Redis is there."""
+        # Imported here, since `celery inspect` and beat import us too and need neither.
         wait_for_redis(SETTINGS)
         if SETTINGS.serve_instance:
-            hosted: Any = serving.Serving(SETTINGS, worker.app)
-            serving.HERE[:] = [hosted]
-        else:
-            hosted = agent.Agent(SETTINGS, worker.app, worker.hostname)
-            agent.HERE[:] = [hosted]
-        return hosted
+            from exo_celery.node.serving import Serving  # noqa: PLC0415
+
+            hosted.SERVINGS[:] = [Serving(SETTINGS, worker.app)]
+            return hosted.serving()
+        from exo_celery.node.agent import Agent  # noqa: PLC0415
+
+        hosted.AGENTS[:] = [Agent(SETTINGS, worker.app, worker.hostname)]
+        return hosted.agent()
 
     def start(self, worker: Any) -> None:
         """Start the threads; a worker that may not live ends with exit code 78."""
@@ -47,9 +50,9 @@ class WorkerStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has n
         except ExoError as error:
             click.echo(f"{worker.hostname}: {error}", err=True)
             raise SystemExit(EX_CONFIG) from error
-        if isinstance(self.obj, serving.Serving):
+        if hosted.SERVINGS:
             # The engine may have fewer slots than we have threads; a message is taken only for a free slot.
-            worker.max_concurrency = self.obj.slots
+            worker.max_concurrency = hosted.serving().slots
 
     def stop(self, worker: Any) -> None:
         """End the threads and what they look after."""
@@ -95,11 +98,11 @@ def name_and_queues(sender: str, instance: Any, conf: Any, options: dict[str, An
 
 def boot_report(**_: Any) -> None:
     """Write the download hashes once the worker takes tasks."""
-    for hosted in agent.HERE:
-        hosted.boot_report()
+    for agent in hosted.AGENTS:
+        agent.boot_report()
 
 
 def hand_back(**_: Any) -> None:
     """Let a serving worker that is told to end hand its jobs back instead of waiting for them."""
-    for hosted in serving.HERE:
-        hosted.stop()
+    for serving in hosted.SERVINGS:
+        serving.stop()

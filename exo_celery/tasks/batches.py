@@ -3,7 +3,7 @@
 import uuid
 
 from exo_celery.celery import app
-from exo_celery.node import agent
+from exo_celery.node import hosted
 from exo_celery.pump.step import step
 from exo_celery.records.batch import MAX_WINDOW_SECONDS
 from exo_celery.store import batches, client, files, keys, ticks
@@ -27,7 +27,7 @@ def pump_batch(batch_id: str) -> None:
 def pump_batches() -> None:
     """Have every batch brought on that has not ended, and drop what has expired."""
     cluster = context()
-    if not ticks.take(cluster.redis, cluster.ns, "pump_batches", PUMP_SECONDS, agent.here().node_id):
+    if not ticks.take(cluster.redis, cluster.ns, "pump_batches", PUMP_SECONDS, hosted.agent().node_id):
         return
     for batch in batches.active(cluster.redis, cluster.ns):
         cluster.hint("exo.pump_batch", batch.id)

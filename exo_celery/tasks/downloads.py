@@ -2,7 +2,7 @@
 
 from exo_celery import queues
 from exo_celery.celery import app
-from exo_celery.node import agent
+from exo_celery.node import hosted
 from exo_celery.store import nodes, ticks
 from exo_celery.tasks.here import context
 
@@ -12,7 +12,7 @@ def tick_downloads() -> None:
     """Send each live node one `report_downloads`; what is not taken until the next tick expires."""
     cluster = context()
     seconds = cluster.settings.report_seconds
-    if not ticks.take(cluster.redis, cluster.ns, "tick_downloads", seconds, agent.here().node_id):
+    if not ticks.take(cluster.redis, cluster.ns, "tick_downloads", seconds, hosted.agent().node_id):
         return
     for node in nodes.live_boots(cluster.redis, cluster.ns):
         queues.send(cluster.app, "exo.report_downloads", queue=queues.node_queue(node), expires=seconds)
@@ -21,11 +21,11 @@ def tick_downloads() -> None:
 @app.task(name="exo.report_downloads")
 def report_downloads() -> None:
     """Write this node's download hashes from its disk, and go on with what is wanted."""
-    agent.here().report()
-    agent.here().downloads.work_off()
+    hosted.agent().report()
+    hosted.agent().downloads.work_off()
 
 
 @app.task(name="exo.work_off_wanted")
 def work_off_wanted() -> None:
     """Start, stop or delete what the wishes for this node say."""
-    agent.here().downloads.work_off()
+    hosted.agent().downloads.work_off()
