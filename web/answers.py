@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field
 
 from exo_celery.records.base import ModelId, Record
 from exo_celery.records.download import Download
+from exo_celery.records.engine import EngineFigures
 from exo_celery.records.instance import InstanceStatus, Rank, RankStatus
 from exo_celery.records.job import Job, JobState, Usage
 from exo_celery.records.model import ModelCard
@@ -79,7 +80,7 @@ class RankView(Record):
 
 
 class InstanceView(Record):
-    """A placed model; `why` says what decided for this ring."""
+    """A placed model; `why` says what decided for this ring, `engine` what it has measured, null before it ran."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -91,6 +92,7 @@ class InstanceView(Record):
     ring: list[RankView]
     why: str
     error: str
+    engine: EngineFigures | None = None
 
 
 class Instances(Record):

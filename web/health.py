@@ -51,7 +51,12 @@ def readyz() -> Response:
 def metrics() -> Response:
     """Show the cluster's figures for Prometheus, read at this moment."""
     c = the_cluster()
-    text = exposition.exposition(cluster.nodes(c), cluster.downloads(c), cluster.instances(c))
+    families = [
+        *exposition.of_nodes(cluster.nodes(c), cluster.downloads(c)),
+        *exposition.of_jobs(cluster.job_counts(c), cluster.waiting_jobs(c)),
+        *exposition.of_instances(cluster.instances(c)),
+    ]
+    text = "".join(families)
     return Response(text, mimetype="text/plain", headers={"Content-Type": exposition.CONTENT_TYPE})
 
 

@@ -11,7 +11,17 @@ from exo_celery.cluster.downloading import (
 )
 from exo_celery.cluster.health import Cluster, clock, latest_events, nodes, open_cluster, readiness
 from exo_celery.cluster.placing import create_instance, delete_instance, instance, instances, preview, serving_state
-from exo_celery.cluster.submitting import cancel_job, follow, job, job_counts, jobs, jobs_by_id, retry_job, submit
+from exo_celery.cluster.submitting import (
+    cancel_job,
+    follow,
+    job,
+    job_counts,
+    jobs,
+    jobs_by_id,
+    retry_job,
+    submit,
+    waiting_jobs,
+)
 
 __all__ = [
     "Cluster",
@@ -44,4 +54,5 @@ __all__ = [
     "start_download",
     "submit",
     "verify_download",
+    "waiting_jobs",
 ]

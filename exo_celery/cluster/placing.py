@@ -65,14 +65,17 @@ def view(found: Instance, held: dict[tuple[str, str], Download], boots: dict[str
     for rank in found.ring:
         download = held.get((rank.node, found.model))
         state = found.ranks.get(rank.rank)
-        said = state.model_dump(mode="json", exclude={"epoch", "boot_id"}) if state else {}
+        said = state.model_dump(mode="json", exclude={"epoch", "boot_id", "engine"}) if state else {}
         seen = {
             "status": rank_status(found, rank, download, boots),
             "downloaded_fraction": download.fraction if download else 0.0,
         }
         ring.append(rank.model_dump() | said | seen)
     shown = found.model_dump(mode="json", exclude={"ring", "ranks", "boot_ids", "request"})
-    return shown | {"request": found.request.model_dump(mode="json"), "ring": ring}
+    first = found.ranks.get(0)
+    measured = first.engine if first and first.epoch == found.epoch else None
+    engine = measured.model_dump(mode="json") if measured else None
+    return shown | {"request": found.request.model_dump(mode="json"), "ring": ring, "engine": engine}
 
 
 def delete_instance(cluster: Cluster, instance_id: str) -> dict[str, Any]:

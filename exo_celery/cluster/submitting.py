@@ -61,6 +61,11 @@ def job_counts(cluster: Cluster) -> dict[JobState, int]:
     return job_lists.counts(cluster.redis, cluster.ns)
 
 
+def waiting_jobs(cluster: Cluster) -> dict[str, int]:
+    """Return how many jobs wait for each known model."""
+    return job_store.waiting(cluster.redis, cluster.ns, sorted(cards.ids(cluster.redis, cluster.ns)))
+
+
 def cancel_job(cluster: Cluster, job_id: str) -> Job:
     """Cancel a job, queued or running; a job that has ended stays as it is."""
     found = job_store.get(cluster.redis, cluster.ns, job_id)

@@ -14,8 +14,9 @@ from exo_celery.runner.executor import batches, trims
 from exo_celery.runner.lanes import Follower, Lane
 from exo_celery.runner.load import load_shard
 from exo_celery.runner.memory import token_budget
+from exo_celery.runner.meter import Meter, report
 from exo_celery.runner.prefix import PrefixIndex
-from exo_celery.runner.protocol import Loaded, Loading, Ready, ShardSpec
+from exo_celery.runner.protocol import Loaded, Loading, Measured, Ready, ShardSpec
 from exo_celery.runner.ring import Ring, link_up, listen
 from exo_celery.runner.step import Admission, Chunk, Step
 from exo_celery.runner.text import Text
@@ -57,12 +58,16 @@ def run(
         warm_up(ring)
     budget = token_budget(shard.config, total, spec.memory_bytes or psutil.virtual_memory().available)
     exact = not trims(shard)
-    led = [Lane(number, ring, PrefixIndex(budget.kept // lanes, exact=exact)) for number, ring in enumerate(rings)]
+    meter = Meter()
+    led = [
+        Lane(number, ring, PrefixIndex(budget.kept // lanes, exact=exact), meter) for number, ring in enumerate(rings)
+    ]
     for lane in led:
         lane.start()
-    Engine(led, text, slots, budget.live).serve(callers)
+    engine = Engine(led, text, slots, budget.live, meter)
+    engine.serve(callers)
     control.send(ready)
-    led[0].join()
+    report(meter, engine.load, lambda figures: control.send(Measured(figures=figures)))
 
 
 def follow(rings: list[Ring], on_ready: Callable[[], None]) -> None:

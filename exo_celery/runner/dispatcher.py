@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from exo_celery.runner.meter import Load
 from exo_celery.runner.reply import Reply
 
 # Rows a lane takes before the next one is opened.
@@ -59,6 +60,11 @@ class Dispatcher:
         with self._lock:
             self._lane_of.pop(reply, None)
             self._let_in()
+
+    def load(self) -> Load:
+        """Return what is going on."""
+        with self._lock:
+            return Load(len(self._lane_of), len(self._line), len(set(self._lane_of.values())))
 
     def _let_in(self) -> None:
         while self._line and self._has_room(self._line[0]):

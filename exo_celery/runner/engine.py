@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from exo_celery.runner.caller import Caller
 from exo_celery.runner.dispatcher import Dispatcher, Taker
+from exo_celery.runner.meter import Load, Meter
 from exo_celery.runner.protocol import Event, Generate, GenerateRequest
 from exo_celery.runner.reply import Reply
 from exo_celery.runner.step import Sampling
@@ -17,9 +18,14 @@ from exo_celery.runner.wire import Connection
 class Engine:
     """Requests from any number of callers, one ring."""
 
-    def __init__(self, lanes: Sequence[Taker], text: Text, slots: int, tokens: int) -> None:
+    def __init__(self, lanes: Sequence[Taker], text: Text, slots: int, tokens: int, meter: Meter) -> None:
         self._text = text
+        self._meter = meter
         self._dispatcher = Dispatcher(lanes, slots, tokens)
+
+    def load(self) -> Load:
+        """Return what is going on."""
+        return self._dispatcher.load()
 
     def serve(self, listener: socket.socket) -> None:
         """Take callers at the runner's socket, from now on."""
@@ -43,8 +49,12 @@ class Engine:
             end_tokens=self._text.end_tokens,
             speller=self._text if request.messages is not None else self._text.going_on(),
             emit=emit,
-            on_finish=self._dispatcher.done,
+            on_finish=self._done,
         )
+
+    def _done(self, reply: Reply) -> None:
+        self._meter.ended(reply.ended)
+        self._dispatcher.done(reply)
 
 
 def sampling_of(request: GenerateRequest) -> Sampling:

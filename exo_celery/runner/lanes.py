@@ -8,6 +8,7 @@ from functools import partial
 
 import mlx.core as mx
 
+from exo_celery.runner.meter import Meter
 from exo_celery.runner.prefix import PrefixIndex
 from exo_celery.runner.reply import Reply
 from exo_celery.runner.ring import Ring
@@ -18,12 +19,14 @@ from exo_celery.runner.step import Step
 class Lane(threading.Thread):
     """Rank 0's side of a lane: leads its steps, asleep while it has no rows."""
 
-    def __init__(self, number: int, ring: Ring, prefixes: PrefixIndex) -> None:
+    def __init__(self, number: int, ring: Ring, prefixes: PrefixIndex, meter: Meter) -> None:
         super().__init__(name=f"lane-{number}", daemon=True)
         self._ring = ring
         self._scheduler = Scheduler(prefixes)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._meter = meter
         self._decode_seconds = 0.0
+        self._tokens_at = 0.0
 
     def submit(self, reply: Reply) -> None:
         """Take a request."""
@@ -54,12 +57,15 @@ class Lane(threading.Thread):
     def _lead(self, step: Step) -> None:
         started = time.monotonic()
         choices = self._ring.lead(step)
-        seconds = time.monotonic() - started
+        ended = time.monotonic()
+        seconds = ended - started
         if choices and step.prefill is None:
             self._decode_seconds = seconds
         elif choices and step.prefill is not None:
             self._scheduler.note_prefill(step.prefill.size, max(seconds - self._decode_seconds, 1e-4))
         if choices:
+            self._meter.stepped(len(choices), len(step.tokens), ended - self._tokens_at)
+            self._tokens_at = ended
             self._scheduler.take(self._ring.executor.rows, choices)
 
 

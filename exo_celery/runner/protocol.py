@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from exo_celery.records.base import Record
+from exo_celery.records.engine import EngineFigures
 from exo_celery.records.job import Usage
 
 
@@ -119,6 +120,13 @@ class Ready(Record):
     context_length: int
 
 
+class Measured(Record):
+    """What the engine has measured so far; told by rank 0 while something happens."""
+
+    type: Literal["measured"] = "measured"
+    figures: EngineFigures
+
+
 class Failed(Record):
     """The runner gives up and exits."""
 
@@ -208,8 +216,21 @@ class Refused(Record):
     param: str | None = None
 
 
-ControlEvent = Loading | Loaded | Ready | Failed | Exited
+ControlEvent = Loading | Loaded | Ready | Measured | Failed | Exited
 Event = Started | Delta | Finished | Refused
 Message = (
-    Start | Link | Stop | Loading | Loaded | Ready | Failed | Generate | Cancel | Started | Delta | Finished | Refused
+    Start
+    | Link
+    | Stop
+    | Loading
+    | Loaded
+    | Ready
+    | Measured
+    | Failed
+    | Generate
+    | Cancel
+    | Started
+    | Delta
+    | Finished
+    | Refused
 )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from exo_celery.records.job import Usage
+from exo_celery.runner.meter import Ended
 from exo_celery.runner.protocol import Candidate, Delta, Event, Finished, Started, TokenLogprobs
 from exo_celery.runner.step import Choice, Sampling
 from exo_celery.runner.stops import StopScanner
@@ -69,7 +70,10 @@ class Reply:
         self._pieces: list[str] = []
         self._chosen: list[int] = []  # with the end token, if it came
         self._count = 0
-        self._first_at = self._last_at = 0.0
+        self._reason = ""
+        self._cached_tokens = 0
+        self._arrived_at = time.monotonic()
+        self._started_at = self._first_at = self._last_at = 0.0
 
     @property
     def most_tokens(self) -> int:
@@ -86,8 +90,15 @@ class Reply:
         """Say whether it has taken its first token, and no other."""
         return len(self._chosen) == 1
 
+    @property
+    def ended(self) -> Ended:
+        """How it ended, and when it came how far."""
+        queue, first = (at - self._arrived_at if at else None for at in (self._started_at, self._first_at))
+        return Ended(self._reason, len(self.prompt), self._cached_tokens, queue, first)
+
     def start(self, cached_tokens: int) -> None:
         """Tell the caller that the request was admitted, and how much of its prompt was known already."""
+        self._started_at, self._cached_tokens = time.monotonic(), cached_tokens
         self._emit(Started(id=self.id, prompt_tokens=len(self.prompt), cached_tokens=cached_tokens))
 
     def take(self, choice: Choice) -> None:
@@ -111,7 +122,7 @@ class Reply:
             self._detokenizer.finalize()
             if not self._say(self._detokenizer.last_segment) and self._scanner.held:
                 self._say_certain(self._scanner.held)
-        self.finished = True
+        self.finished, self._reason = True, reason
         self._emit(Finished(id=self.id, finish_reason=reason, text="".join(self._pieces), usage=self._usage()))
         self._on_finish(self)
 

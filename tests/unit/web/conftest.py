@@ -148,6 +148,9 @@ class FakeCluster:
     def job_counts(self, c: Any) -> dict[JobState, int]:
         return dict.fromkeys(JobState, 0) | {JobState.SUCCEEDED: 1}
 
+    def waiting_jobs(self, c: Any) -> dict[str, int]:
+        return {MODEL: 3}
+
     def clock(self, c: Any) -> float:
         return 1700000060.0
 
