@@ -7,16 +7,15 @@ rounds, the median of the differences with the spread.
 import argparse
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+from servers import THREADS, stack
 from transformers import AutoTokenizer
 
 from exo_celery import settings
@@ -24,16 +23,12 @@ from exo_celery.models.demo import MODEL, ensure_demo_model
 
 ROUNDS = 5
 ASKED_PER_ROUND = 4
-THREADS = os.cpu_count() or 1  # what `up` gives its only node
 
 
 def question(number: int) -> list[dict[str, str]]:
     """Return a chat that no kept prompt begins like: what is measured is the way, not the memory."""
     told = {"role": "system", "content": f"{number} is your lucky number."}
     return [told, {"role": "user", "content": "What is the capital of France?"}]
-
-
-COMMAND = str(Path(sys.executable).with_name("exo-celery"))
 
 
 def served_seconds(http: httpx.Client, number: int) -> float:
@@ -54,13 +49,6 @@ def alone_seconds(reference: "subprocess.Popen[str]", prompt: list[int]) -> floa
     return float(json.loads(reference.stdout.readline())["first_seconds"])
 
 
-def place(http: httpx.Client) -> None:
-    """Place the model on one node and wait until it is ready."""
-    instance = http.post("/api/instances", json={"model": MODEL}).json()["id"]
-    while http.get(f"/api/instances/{instance}").json()["status"] != "ready":
-        time.sleep(0.5)
-
-
 def measure(model_dir: Path) -> dict[str, Any]:
     """Run the rounds."""
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
@@ -71,13 +59,11 @@ def measure(model_dir: Path) -> dict[str, Any]:
 
     numbers = itertools.count(100)
     peer = [sys.executable, str(Path(__file__).with_name("reference.py")), str(model_dir), str(THREADS)]
-    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
-        [COMMAND, "up", "--nodes", "1", "--port", "0", "--data-dir", folder],
-        stdout=subprocess.PIPE, text=True,
-    ) as up, subprocess.Popen(peer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reference:  # fmt: skip
+    with stack() as server, subprocess.Popen(
+        peer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reference:  # fmt: skip
         reference.stdout.readline()
-        with httpx.Client(base_url=up.stdout.readline().split()[1], timeout=120) as http:
-            place(http)
+        with httpx.Client(base_url=server.url, timeout=120) as http:
             served_seconds(http, next(numbers)), alone_seconds(reference, prompt(next(numbers)))
             rounds = []
             for _ in range(ROUNDS):
@@ -86,7 +72,6 @@ def measure(model_dir: Path) -> dict[str, Any]:
                 )
                 served = statistics.median(served_seconds(http, next(numbers)) for _ in range(ASKED_PER_ROUND))
                 rounds.append({"alone_ms": alone * 1000, "served_ms": served * 1000})
-        up.terminate()
         reference.stdin.close()
     added = sorted(one["served_ms"] - one["alone_ms"] for one in rounds)
     return {"rounds": rounds, "added_ms": statistics.median(added), "added_ms_spread": [added[0], added[-1]]}
