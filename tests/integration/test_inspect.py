@@ -234,7 +234,7 @@ def test_no_prompt_and_no_answer_shows_while_a_job_runs(outside: Outside) -> Non
     serving = f"serve-{instance['id']}"
     with flower(outside) as http:
         eventually(lambda: http.get("/api/tasks").json(), bool, 60)  # it hears of ticks, so it will hear of the job
-        ask = {"messages": [{"role": "user", "content": f"Tell a long story of {SECRET}."}], "max_tokens": 200}
+        ask = {"messages": [{"role": "user", "content": f"Tell a long story of {SECRET}."}], "max_tokens": 80}
         job = live.submit(**ask)
         live.job(job, "running")
         active = eventually(lambda: outside.inspect("active", serving)[serving], bool, 10)
