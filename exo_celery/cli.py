@@ -168,6 +168,8 @@ def run(prompts: Path, output: Path, model: str | None, max_tokens: int | None, 
 @click.option("--require", multiple=True, metavar="NODE", help="A node that must be in the ring.")
 @click.option("--exclude", multiple=True, metavar="NODE", help="A node that must not be in the ring.")
 @click.option("--prefer", type=click.Choice(["most-downloaded", "ready-soonest"]), default="most-downloaded")
+@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Instances, all or none.")
+@click.option("--keep-alive", type=float, metavar="SECONDS", help="Unload after so long without work; else never.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per case.")
 def place(
     model: str | None,
@@ -187,11 +189,8 @@ def place(
         return
     request = placement_request(model=model, required_nodes=require, excluded_nodes=exclude, **asked)
     here = cluster.open_cluster()
-    found = cluster.preview(here, request)
-    if not dry_run:
-        placed = cluster.create_instance(here, request)
-        found |= {"id": placed.id, "status": placed.status}
-    click.echo(compact(found) if as_json else " ".join((found.get("id", ""), found["why"])).strip())
+    found = cluster.preview(here, request) if dry_run else cluster.place(here, request)
+    click.echo(compact(found) if as_json else show.rings(found))
 
 
 def placement_request(**asked: Any) -> PlacementRequest:
@@ -251,5 +250,5 @@ listing(
 )
 listing("models", ("id", "storage_bytes", "n_layers", "hidden_size", "context_length"), cluster.models)
 listing("downloads", ("node", "model", "status", "downloaded_bytes", "total_bytes", "error"), cluster.downloads)
-listing("instances", ("id", "model", "status", "epoch", "ring", "error"), cluster.instances)
+listing("instances", ("id", "model", "status", "epoch", "ring", "running_jobs", "note", "error"), cluster.instances)
 listing("jobs", ("id", "model", "state", "attempt", "finish_reason"), lambda here: cluster.jobs(here)[0])

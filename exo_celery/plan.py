@@ -14,6 +14,9 @@ from exo_celery.records.instance import Instance, InstanceStatus, Rank, RankStat
 MAX_FAILURES: Final = 5  # rings in a row that may fail before the instance does
 BACKOFF_SECONDS: Final = (1, 2, 5, 15, 30)  # before a new ring, by failures in a row
 STEADY_SECONDS: Final = 300  # a ring that was ready for this long has earned a fresh count
+FIRST_WORK_SECONDS: Final = 30  # a fresh ring is idle only after that: whoever waited for it asks again every 5 s
+LOST_WITHIN_SECONDS: Final = 25  # one node life of grace, and a look at all instances
+BETWEEN_WORK_SECONDS: Final = 10  # whoever has just had an answer may ask on; no ring makes room before that
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,20 @@ class GiveUp:
     reason: str
 
 
-Action = NeedDownload | LoadShard | SetStatus | FormRing | DropRing | GiveUp
-SETTLED: Final = frozenset({InstanceStatus.FAILED, InstanceStatus.GONE, InstanceStatus.DRAINING})
+@dataclass(frozen=True)
+class UnloadShard:
+    """The rank's node is to end its shard: `exo.unload_shard`."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class End:
+    """All shards of a draining instance have ended, and their nodes have measured their memory anew."""
+
+
+Action = NeedDownload | LoadShard | SetStatus | FormRing | DropRing | GiveUp | UnloadShard | End
+SETTLED: Final = frozenset({InstanceStatus.FAILED, InstanceStatus.GONE})
 
 
 def plan(instance: Instance, downloads: Mapping[str, Download], boots: Mapping[str, str], now: float) -> list[Action]:
@@ -70,6 +85,8 @@ def plan(instance: Instance, downloads: Mapping[str, Download], boots: Mapping[s
     """
     if instance.status in SETTLED:
         return []
+    if instance.status is InstanceStatus.DRAINING:
+        return drain(instance, boots)
     if not instance.ring:
         return [FormRing()] if now >= instance.retry_at else []
     if reason := broken(instance, downloads, boots):
@@ -90,6 +107,27 @@ def load(instance: Instance) -> list[Action]:
     due = RankStatus.LOADED if warming else RankStatus.WAITING
     steps: list[Action] = [LoadShard(rank.rank, rank.node) for rank in instance.ring if reached[rank.rank] is due]
     return reach(instance, InstanceStatus.WARMING if warming else InstanceStatus.LOADING) + steps
+
+
+def drain(instance: Instance, boots: Mapping[str, str]) -> list[Action]:
+    """Return what is due of an instance that is to go: every node's shard ends, then it ends itself.
+
+    A node that ended its shard says so by a rank that waits; one that is gone or has restarted holds none.
+    """
+    held = [rank for rank in instance.ring if not unloaded(instance, rank, boots)]
+    return [UnloadShard(rank.node) for rank in held] or [End()]
+
+
+def unloaded(instance: Instance, rank: Rank, boots: Mapping[str, str]) -> bool:
+    """Tell whether a rank's node holds its shard no more."""
+    state = state_of(instance, rank)
+    return is_lost(instance, rank, boots) or (state is not None and state.status is RankStatus.WAITING)
+
+
+def is_lost(instance: Instance, rank: Rank, boots: Mapping[str, str]) -> bool:
+    """Tell whether a rank's node is gone, or another process than the one that the ring was formed with."""
+    boot = boots.get(rank.node)
+    return boot is None or boot != instance.boot_ids.get(rank.node, boot)
 
 
 def broken(instance: Instance, downloads: Mapping[str, Download], boots: Mapping[str, str]) -> str:
@@ -141,10 +179,55 @@ def still(download: Download | None) -> bool:
 
 def rank_status(instance: Instance, rank: Rank, download: Download | None, boots: Mapping[str, str]) -> RankStatus:
     """Return a rank's status as people see it, those that only show from outside included."""
-    boot = boots.get(rank.node)
-    if boot is None or boot != instance.boot_ids.get(rank.node, boot):
+    if is_lost(instance, rank, boots):
         return RankStatus.LOST
     if state := state_of(instance, rank):
         return state.status
     moving = download is not None and download.status is DownloadStatus.ONGOING
     return RankStatus.DOWNLOADING if moving else RankStatus.WAITING
+
+
+# Instances without work.
+
+
+def idle_since(instance: Instance) -> float:
+    """Return since when an instance has had no work, given that it is ready and runs nothing now."""
+    used = instance.used_at > instance.ready_at
+    return instance.used_at if used else instance.ready_at + FIRST_WORK_SECONDS
+
+
+def may_be_unloaded(instance: Instance) -> bool:
+    """Tell whether an instance may go when it is idle: placed by work, or with a keep-alive. Others stay."""
+    return instance.placed_by == "work" or instance.request.keep_alive is not None
+
+
+def unloads_at(instance: Instance) -> float | None:
+    """Return when an idle instance is unloaded unless work comes; None: it is kept."""
+    keep_alive = instance.request.keep_alive
+    return None if keep_alive is None else idle_since(instance) + keep_alive
+
+
+def may_make_room(instance: Instance, now: float) -> bool:
+    """Tell whether an idle instance may go for a model that work waits for."""
+    return may_be_unloaded(instance) and now - idle_since(instance) >= BETWEEN_WORK_SECONDS
+
+
+def lost_note(instance: Instance, boots: Mapping[str, str], seen_at: Mapping[str, float], now: float) -> str:
+    """Say which ranks are lost though the instance's status does not tell yet, and when it will; '' for none.
+
+    `seen_at` is when a node was last heard, in Redis time.
+    """
+    lost = [rank for rank in instance.ring if is_lost(instance, rank, boots)]
+    if not lost or instance.status is InstanceStatus.DRAINING:
+        return ""
+    return "; ".join(how_lost(rank, boots, seen_at.get(rank.node, 0), now) for rank in lost) + (
+        f": a new ring is placed within {LOST_WITHIN_SECONDS} s, for after an outage nobody is taken for lost at once"
+        if boots
+        else ": a new ring is placed once a node is alive"
+    )
+
+
+def how_lost(rank: Rank, boots: Mapping[str, str], seen_at: float, now: float) -> str:
+    """Say what is known of a lost rank's node."""
+    what = "has restarted" if rank.node in boots else f"has not been heard for {now - seen_at:.0f} s"
+    return f"rank {rank.rank} is lost, {rank.node} {what}"

@@ -55,6 +55,8 @@ class Settings(BaseModel):
     # Where `exo-celery run` finds the web; without one, on this machine.
     web_url: str | None = None
     auto_place: bool = True
+    # Seconds without work after which what was placed by work is unloaded; without one it stays.
+    keep_alive_s: float | None = Field(None, gt=0)
     job_retention_days: float = Field(30, gt=0, le=3650)
     # Where continuations of jobs are sent to; without one, to our own Redis.
     then_broker_url: str | None = None

@@ -109,8 +109,9 @@ def add_model() -> str:
 def place() -> str:
     """Place a model as the dialog says."""
     wanted = Wanted.read(request.form).request
-    placed = cluster.create_instance(the_cluster(), wanted)
-    return notice(f"{placed.model} is being placed as {placed.id}", clear_dialog=True)
+    placed = cluster.create_instances(the_cluster(), wanted)
+    ids = ", ".join(one.id for one in placed)
+    return notice(f"{wanted.model} is being placed as {ids}", clear_dialog=True)
 
 
 @blueprint.post("/unload")

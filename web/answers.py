@@ -1,12 +1,11 @@
 """What the JSON routes answer, where it is more than one record: the shapes that /openapi.json shows."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from exo_celery.records.base import ModelId, Record
 from exo_celery.records.download import Download
-from exo_celery.records.engine import EngineFigures
 from exo_celery.records.instance import InstanceStatus, Rank, RankStatus
 from exo_celery.records.job import Job, JobState, Usage
 from exo_celery.records.model import ModelCard
@@ -80,7 +79,7 @@ class RankView(Record):
 
 
 class InstanceView(Record):
-    """A placed model; `why` says what decided for this ring, `engine` what it has measured, null before it ran."""
+    """A placed model; `why` says what decided for this ring."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -92,7 +91,13 @@ class InstanceView(Record):
     ring: list[RankView]
     why: str
     error: str
-    engine: EngineFigures | None = None
+    note: str = Field("", description="what else there is to know: what it waits for, ranks that are lost")
+    group: str = Field("", description="shared by instances that were placed as replicas of each other")
+    replica: int = 1
+    placed_by: Literal["user", "work"] = "user"
+    running_jobs: int = 0
+    idle_since: float | None = Field(None, description="null while it is busy or not ready")
+    unloads_at: float | None = Field(None, description="when it is unloaded unless work comes; null: it is kept")
 
 
 class Instances(Record):
@@ -108,6 +113,12 @@ class Accepted(Record):
     status: InstanceStatus
 
 
+class Placed(Accepted):
+    """The first instance that was placed, and all of them in `replicas`."""
+
+    replicas: list[Accepted]
+
+
 class Deleting(Record):
     """A wish that the node's agent works off."""
 
@@ -116,16 +127,22 @@ class Deleting(Record):
     wanted: str = "delete"
 
 
-class Preview(Record):
-    """Where a model would be placed, and the reasons, without placing it."""
+class RingView(Record):
+    """A ring that would be formed, and the reasons."""
 
     model_config = ConfigDict(extra="allow")
 
-    model: ModelId
     ring: list[Rank]
     sharding: str
     reserved_bytes: dict[str, int]
     why: str
+
+
+class Preview(RingView):
+    """Where a model would be placed, without placing it: its first ring, and all of them in `replicas`."""
+
+    model: ModelId
+    replicas: list[RingView]
 
 
 class ErrorFacts(Record):

@@ -11,7 +11,7 @@ from exo_celery.records.download import Download
 from exo_celery.records.instance import PlacementRequest
 from exo_celery.records.model import AddModel, ModelCard
 from exo_celery.settings import NODE_ID
-from web.answers import Accepted, Deleting, Downloads, Instances, InstanceView, Models, Nodes, Preview
+from web.answers import Accepted, Deleting, Downloads, Instances, InstanceView, Models, Nodes, Placed, Preview
 from web.context import the_cluster
 from web.operation import json_response, operation
 
@@ -92,17 +92,18 @@ def model(model: str) -> ModelCard:
 @blueprint.get("/placements/preview")
 @operation(Preview, query=PlacementRequest, errors=(404, 409, 503))
 def preview(query: PlacementRequest) -> dict[str, Any]:
-    """Show where a model would be placed, and why, without placing it."""
+    """Show where a model and its replicas would be placed, and why, without placing them."""
     return cluster.preview(the_cluster(), query)
 
 
 @blueprint.post("/instances")
-@operation(Accepted, status=202, body=PlacementRequest, errors=(404, 409, 503))
-def create_instance(body: PlacementRequest) -> Response:
-    """Place a model; what placement refuses is a 409 with the numbers."""
-    placed = cluster.create_instance(the_cluster(), body)
-    response = json_response(Accepted(id=placed.id, status=placed.status), 202)
-    response.headers["Location"] = f"/api/instances/{placed.id}"
+@operation(Placed, status=202, body=PlacementRequest, errors=(404, 409, 503))
+def create_instances(body: PlacementRequest) -> Response:
+    """Place a model, all replicas or none; what placement refuses is a 409 with the numbers."""
+    placed = [Accepted(id=one.id, status=one.status) for one in cluster.create_instances(the_cluster(), body)]
+    first = placed[0]
+    response = json_response(Placed(id=first.id, status=first.status, replicas=placed), 202)
+    response.headers["Location"] = f"/api/instances/{first.id}"
     return response
 
 

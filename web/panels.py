@@ -18,6 +18,9 @@ Panels = dict[str, str]
 Render = Callable[[], Panels]
 JOBS_SHOWN: Final = 50
 BATCHES_SHOWN: Final = 50
+EVENTS_READ: Final = 200
+EVENTS_SHOWN: Final = 6
+EVENTS_OF_INSTANCES: Final = ("auto_place", "unload")  # what happened without anybody's doing
 
 
 class JobsFilter(Request):
@@ -74,7 +77,9 @@ def instances_page(c: Cluster) -> Panels:
     nodes, downloads, placed = cluster.nodes(c), cluster.downloads(c), cluster.instances(c)
     for one in placed:
         one["layers"] = max((rank["end_layer"] for rank in one["ring"]), default=0)
-    shown = render_template("panels/instances.html", instances=placed, now=cluster.clock(c))
+    told = [one for one in cluster.latest_events(c, EVENTS_READ) if one["kind"] in EVENTS_OF_INSTANCES][:EVENTS_SHOWN]
+    now = cluster.clock(c)
+    shown = render_template("panels/instances.html", instances=placed, events=told, now=now)
     return strip(c, nodes, downloads) | {"instances": shown}
 
 

@@ -73,9 +73,10 @@ def preview() -> str:
         return render_template("panels/refusal.html", error=refusal)
     held = {one.node: one for one in cluster.downloads(c) if one.model == wanted.request.model}
     nodes = cluster.nodes(c)
-    ring = [with_facts(rank, nodes, held, found["fetch"]) for rank in found["ring"]]
-    layers = max(rank["end_layer"] for rank in found["ring"])
-    return render_template("panels/preview.html", found=found, ring=ring, layers=layers, curl=wanted.as_curl)
+    for one in found["replicas"]:
+        one["ring"] = [with_facts(rank, nodes, held, one["fetch"]) for rank in one["ring"]]
+        one["layers"] = max(rank["end_layer"] for rank in one["ring"])
+    return render_template("panels/preview.html", found=found, curl=wanted.as_curl)
 
 
 def with_facts(

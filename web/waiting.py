@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from itertools import chain
-from threading import Lock
 from typing import Any, Final
 
 from exo_celery import cluster
@@ -16,7 +15,7 @@ from exo_celery.errors import (
     RunnerError,
 )
 from exo_celery.openai.refusal import JobCancelledError, as_error
-from exo_celery.records.instance import PlacementRequest
+from exo_celery.records.instance import InstanceStatus
 from exo_celery.records.job import Job, JobRequest, JobState, TokenEvent
 from web import access, sse
 
@@ -24,8 +23,6 @@ from web import access, sse
 # the status line waits for the first text. A job that waits in the queue gets its status line, and keep-alives, then.
 HOLD_SECONDS: Final = 10.0
 RETRY_AFTER_SECONDS: Final = 5
-
-placing: Final = Lock()
 
 
 class ClientGoneError(ExoError):
@@ -44,20 +41,21 @@ def check_model(c: Cluster, model: str) -> None:
     """
     access.check_model(model)
     cluster.model(c, model)
-    state = cluster.serving_state(c, model)
+    state, said = cluster.serving_state(c, model)
     if state == "absent":
         bring_up(c, model)
     if state != "ready":
+        what = f"model {model!r} is being loaded" + (f" ({said})" if said else "")
         raise ModelLoadingError(
-            f"model {model!r} is being loaded; ask again in {RETRY_AFTER_SECONDS} s",
+            f"{what}; ask again in {RETRY_AFTER_SECONDS} s",
             param="model",
             retry_after_seconds=RETRY_AFTER_SECONDS,
-            loading={"model": model, "state": "loading"},
+            loading={"model": model, "state": "loading", "note": said},
         )
 
 
 def bring_up(c: Cluster, model: str) -> None:
-    """Place a model that is not placed, where that is allowed and possible; requests at the same time place it once.
+    """Place a model that is not placed, where that is allowed and possible.
 
     Raises:
         ModelNotFoundError: it is not to be had here, and why.
@@ -67,15 +65,12 @@ def bring_up(c: Cluster, model: str) -> None:
             f"model {model!r} is known but not placed, and EXO_AUTO_PLACE is off: place it with POST /api/instances",
             param="model",
         )
-    with placing:
-        placed = [one for one in cluster.instances(c) if one["model"] == model]
-        if placed and placed[0]["error"]:
-            raise ModelNotFoundError(f"model {model!r} is not up: {placed[0]['error']}", param="model")
-        try:
-            if not placed:
-                cluster.create_instance(c, PlacementRequest(model=model))
-        except PlacementError as refusal:
-            raise ModelNotFoundError(f"model {model!r} cannot be placed: {refusal.message}", param="model") from refusal
+    try:
+        placed = cluster.place_for_work(c, model)
+    except PlacementError as refusal:
+        raise ModelNotFoundError(f"model {model!r} cannot be placed: {refusal.message}", param="model") from refusal
+    if placed.status is InstanceStatus.FAILED:
+        raise ModelNotFoundError(f"model {model!r} is not up: {placed.error}", param="model")
 
 
 class Waiting:

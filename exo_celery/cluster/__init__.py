@@ -10,18 +10,17 @@ from exo_celery.cluster.downloading import (
     verify_download,
 )
 from exo_celery.cluster.health import Cluster, clock, latest_events, nodes, open_cluster, readiness
-from exo_celery.cluster.placing import create_instance, delete_instance, instance, instances, preview, serving_state
-from exo_celery.cluster.submitting import (
-    cancel_job,
-    follow,
-    job,
-    job_counts,
-    jobs,
-    jobs_by_id,
-    retry_job,
-    submit,
-    waiting_jobs,
+from exo_celery.cluster.placing import (
+    create_instances,
+    delete_instance,
+    instance,
+    instances,
+    place,
+    place_for_work,
+    preview,
+    serving_state,
 )
+from exo_celery.cluster.submitting import cancel_job, follow, job, job_counts, jobs, jobs_by_id, retry_job, submit
 
 __all__ = [
     "Cluster",
@@ -29,7 +28,7 @@ __all__ = [
     "cancel_download",
     "cancel_job",
     "clock",
-    "create_instance",
+    "create_instances",
     "delete_download",
     "delete_instance",
     "download",
@@ -46,6 +45,8 @@ __all__ = [
     "models",
     "nodes",
     "open_cluster",
+    "place",
+    "place_for_work",
     "preview",
     "readiness",
     "retry_job",
@@ -54,5 +55,4 @@ __all__ = [
     "start_download",
     "submit",
     "verify_download",
-    "waiting_jobs",
 ]

@@ -67,3 +67,8 @@ def answer(found: dict[str, Any]) -> str:
         return f"{name}refused, {found['error']['code']}: {found['error']['message']}"
     layers = ", ".join(f"{node} {found['layer_counts'][node]}" for node in found["nodes"])
     return f"{name}{found['sharding']}, layers: {layers}\n  {found['why']}"
+
+
+def rings(found: dict[str, Any]) -> str:
+    """Return where a model and its replicas go, a line for each, with its id where it was placed."""
+    return "\n".join(f"{one.get('id', '')} {one['why']}".strip() for one in found["replicas"])

@@ -18,7 +18,7 @@ from celery import Celery
 from exo_celery import queues, submission
 from exo_celery.errors import ExoError, RunnerError
 from exo_celery.records.batch import batch_of
-from exo_celery.records.instance import RankStatus
+from exo_celery.records.instance import InstanceStatus, RankStatus
 from exo_celery.records.job import Job, JobState
 from exo_celery.runner.client import EngineClient
 from exo_celery.runner.protocol import Delta, Event, Finished, Refused
@@ -35,6 +35,7 @@ FINISH_PATIENCE_SECONDS: Final = 120
 PAUSE_SECONDS: Final = 0.25
 GONE_SECONDS: Final = 5  # a worker without a runner ends sooner than that
 LOOK_SECONDS: Final = 0.1
+GOING: Final = frozenset({InstanceStatus.DRAINING, InstanceStatus.GONE})
 
 
 class Serving:
@@ -91,6 +92,7 @@ class Serving:
             lambda: jobs.claim(self.redis, self.ns, job_id, self.instance, self.ring, token), CLAIM_PATIENCE_SECONDS
         )
         if job is None:
+            self.pass_on(job_id)
             return
         with self.lock:
             self.held[job.id] = job.attempt
@@ -99,6 +101,16 @@ class Serving:
         finally:
             with self.lock:
                 self.held.pop(job.id, None)
+
+    def pass_on(self, job_id: str) -> None:
+        """Leave a job to others if it was refused because this instance is to go; the slot, held, takes no more."""
+        instance = patiently(lambda: instances.find(self.redis, self.ns, self.instance), CLAIM_PATIENCE_SECONDS)
+        if instance and instance.status not in GOING:
+            return
+        for job in patiently(lambda: jobs.many(self.redis, self.ns, [job_id]), CLAIM_PATIENCE_SECONDS):
+            if published := jobs.republish(self.redis, self.ns, job):
+                submission.publish(self.app, job.id, job.model, job.priority, published)
+        self.stopping.wait(GONE_SECONDS)
 
     def run(self, job: Job) -> None:
         """Send the job to the engine and write down what it says."""

@@ -20,7 +20,7 @@ from exo_celery.node.serving_process import ServingProcess
 from exo_celery.records.instance import Instance, InstanceStatus, Rank, RankState, RankStatus
 from exo_celery.records.node import LinkRecord
 from exo_celery.runner.process import RunnerProcess
-from exo_celery.runner.protocol import ControlEvent, Exited, Failed, Loaded, Loading, Measured, Ready, ShardSpec
+from exo_celery.runner.protocol import ControlEvent, Exited, Failed, Loaded, Loading, Ready, ShardSpec
 from exo_celery.settings import Settings
 from exo_celery.store import client, downloads, instances, links
 from exo_celery.store.client import Redis, RedisError
@@ -66,6 +66,7 @@ class Shards:
         addresses: tuple[str, ...],
         ring_key: bytes,
         hint: Callable[[str], None],
+        beat: Callable[[], None],
     ) -> None:
         self.settings = settings
         self.redis = redis
@@ -75,7 +76,9 @@ class Shards:
         self.addresses = addresses
         self.ring_key = ring_key
         self.hint = hint
+        self.beat = beat
         self.held: dict[str, Shard] = {}
+        self.ending: set[str] = set()
         self.lock = threading.RLock()
         self.stopped = False
         self.load_bps: float | None = None
@@ -165,8 +168,6 @@ class Shards:
             case Ready(slots=slots):
                 self.say(shard, status=RankStatus.READY, slots=slots)
                 self.hint(shard.instance)
-            case Measured(figures=figures):
-                self.say(shard, engine=figures)
             case Failed(message=message):
                 self.fail(shard, message)
             case Exited(returncode=returncode):
@@ -197,10 +198,15 @@ class Shards:
         self.end(shard)
 
     def unload(self, instance_id: str) -> None:
-        """End this node's shard of an instance."""
+        """End this node's shard of an instance; where none is left, say so."""
         with self.lock:
-            if shard := self.held.get(instance_id):
+            shard = self.held.get(instance_id)
+            ending = instance_id in self.ending
+            if shard:
                 self.drop(shard)
+        if not shard and not ending:
+            self.say_unloaded(instance_id)
+            self.hint(instance_id)
 
     def drop(self, shard: Shard) -> None:
         """Forget a shard and end its processes; what its runner says from now on is not heard."""
@@ -212,12 +218,30 @@ class Shards:
 
         In a thread of its own, since the runner may be the one who asks.
         """
+        self.ending.add(shard.instance)
 
         def stop_then_hint() -> None:
             shard.stop()
+            self.ending.discard(shard.instance)
+            self.say_unloaded(shard.instance)
             self.hint(shard.instance)
 
         threading.Thread(target=stop_then_hint, name=f"end-{shard.instance}").start()
+
+    def say_unloaded(self, instance_id: str) -> None:
+        """Say of an instance that is to go that this node holds none of it, once its memory is measured without it.
+
+        While Redis is away nothing is said; the instance's next look asks again.
+        """
+        with suppress(RedisError):
+            instance = instances.find(self.redis, self.ns, instance_id)
+            if instance is None or instance.status is not InstanceStatus.DRAINING:
+                return
+            self.beat()
+            state = RankState(epoch=instance.epoch, boot_id=self.boot_id, status=RankStatus.WAITING)
+            for rank in instance.ring:
+                if rank.node == self.node_id:
+                    instances.save_rank(self.redis, self.ns, instance_id, rank.rank, state)
 
     def check(self) -> None:
         """Hold the shards against their records: end what no longer belongs, write what could not be written."""

@@ -1,12 +1,14 @@
 """Instances: placed models, and the request that placed them."""
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from exo_celery.records.base import ModelId, Record, Request
-from exo_celery.records.engine import EngineFigures
+
+MAX_REPLICAS: Final = 64
+MAX_KEEP_ALIVE_SECONDS: Final = 365 * 86_400
 
 
 class InstanceStatus(StrEnum):
@@ -50,6 +52,10 @@ class PlacementRequest(Request):
     # Where told, the KV cache of that many tokens and sequences is reserved too.
     context_tokens: int | None = Field(None, ge=1)
     concurrency: int = Field(1, ge=1)
+    # So many instances that share the model's queue, each on a ring of its own.
+    replicas: int = Field(1, ge=1, le=MAX_REPLICAS)
+    # Seconds without work after which an instance is unloaded; None: never.
+    keep_alive: float | None = Field(None, gt=0, le=MAX_KEEP_ALIVE_SECONDS)
 
 
 class Rank(Record):
@@ -62,10 +68,7 @@ class Rank(Record):
 
 
 class RankState(Record):
-    """What a rank's node writes about its runner; another epoch or boot id makes it void.
-
-    `engine` is told by rank 0, which owns the requests.
-    """
+    """What a rank's node writes about its runner; another epoch or boot id makes it void."""
 
     epoch: int
     boot_id: str
@@ -76,12 +79,16 @@ class RankState(Record):
     loaded_layers: int = 0
     slots: int = 0
     error: str = ""
-    engine: EngineFigures | None = None
     updated_at: float = 0.0
 
 
 class Instance(Record):
-    """A placed model. Keeps its id for life; its epoch rises each time a ring is formed, its version at each write."""
+    """A placed model. Keeps its id for life; its epoch rises each time a ring is formed, its version at each write.
+
+    `group` is shared by instances that were placed as replicas of each other, '' for one alone. `placed_by` tells
+    whether somebody asked for it or work that waited. `used_at` is when a job last began or ended on it. `error` says
+    what went wrong, `note` what else there is to know.
+    """
 
     id: str
     model: ModelId
@@ -90,6 +97,9 @@ class Instance(Record):
     version: int = 0
     sharding: str = "pipeline"
     request: PlacementRequest
+    group: str = ""
+    replica: int = 1
+    placed_by: Literal["user", "work"] = "user"
     ring: tuple[Rank, ...] = ()
     ranks: dict[int, RankState] = Field(default_factory=dict)
     reserved_bytes: dict[str, int] = Field(default_factory=dict)
@@ -97,9 +107,11 @@ class Instance(Record):
     why: str = ""
     decision: dict[str, Any] = Field(default_factory=dict)
     error: str = ""
+    note: str = ""
     failures: int = 0
     retry_at: float = 0.0
     deadline_at: float = 0.0
     created_at: float = 0.0
     updated_at: float = 0.0
     ready_at: float = 0.0
+    used_at: float = 0.0

@@ -3,8 +3,8 @@
 -- The one way into a terminal state.  1 done (again, for the same attempt and state), 0 refused.
 -- A late finish still counts while the job, queued again, has not been claimed by the next attempt.
 local ns, id = ARGV[1], ARGV[2]
-local state, attempt, model, priority, owner, keep, after, webhook = unpack(redis.call('HMGET', KEYS[1],
-  'state', 'attempt', 'model', 'priority', 'owner', 'keep_seconds', 'then', 'webhook'))
+local state, attempt, model, priority, owner, keep, after, webhook, instance = unpack(redis.call('HMGET', KEYS[1],
+  'state', 'attempt', 'model', 'priority', 'owner', 'keep_seconds', 'then', 'webhook', 'instance'))
 if ARGV[3] ~= '' and attempt ~= ARGV[3] then return 0 end
 if state ~= 'running' and state ~= 'queued' then
   return state == ARGV[4] and 1 or 0
@@ -18,6 +18,8 @@ redis.call('XADD', KEYS[2], attempt .. '-*', 'kind', 'end', 'data', ARGV[5])
 redis.call('EXPIRE', KEYS[2], ARGV[6])
 redis.call('EXPIRE', KEYS[1], keep)
 redis.call('ZADD', ns .. ':expiring', now + keep, id .. ' ' .. (owner or ''))
+local where = ns .. ':instance:' .. (instance or '')
+if state == 'running' and redis.call('EXISTS', where) == 1 then redis.call('HSET', where, 'used_at', now_text) end
 -- Who is to be told of the end is written in the same step, so that nobody can be forgotten.
 if after and after ~= '' then redis.call('ZADD', ns .. ':outbox:then', now_text, id) end
 if webhook and webhook ~= '' then redis.call('ZADD', ns .. ':outbox:webhook', now_text, id) end

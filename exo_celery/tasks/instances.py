@@ -7,11 +7,23 @@ from exo_celery import queues
 from exo_celery.celery import app
 from exo_celery.context import Context
 from exo_celery.errors import StaleWriteError
-from exo_celery.node import agent
-from exo_celery.plan import Action, DropRing, FormRing, GiveUp, LoadShard, NeedDownload, SetStatus, plan
+from exo_celery.node import hosted
+from exo_celery.plan import (
+    Action,
+    DropRing,
+    End,
+    FormRing,
+    GiveUp,
+    LoadShard,
+    NeedDownload,
+    SetStatus,
+    UnloadShard,
+    plan,
+)
 from exo_celery.records.download import Wish
 from exo_celery.records.instance import Instance, InstanceStatus
 from exo_celery.store import client, downloads, instances, nodes, ticks
+from exo_celery.tasks import idle
 from exo_celery.tasks.here import context
 from worker_config.celeryconfig import WATCH_SECONDS
 
@@ -21,12 +33,14 @@ MAX_CONFLICTS: Final = 5
 
 @app.task(name="exo.watch_nodes")
 def watch_nodes() -> None:
-    """Look at every instance: whatever was lost, late or never sent is due again now."""
+    """Look at every instance: whatever was lost, late or never sent is due again now; what was idle too long goes."""
     cluster = context()
-    if not ticks.take(cluster.redis, cluster.ns, "watch_nodes", WATCH_SECONDS, agent.here().node_id):
+    if not ticks.take(cluster.redis, cluster.ns, "watch_nodes", WATCH_SECONDS, hosted.agent().node_id):
         return
     for instance in instances.every(cluster.redis, cluster.ns):
         reconcile(cluster, instance.id)
+    if not hosted.agent().in_grace():
+        idle.unload_idle(cluster)
 
 
 @app.task(name="exo.reconcile_instance")
@@ -38,13 +52,13 @@ def reconcile_instance(instance_id: str) -> None:
 @app.task(name="exo.load_shard")
 def load_shard(instance_id: str, epoch: int, rank: int) -> None:
     """Bring this node's shard of an instance one step on."""
-    agent.here().shards.advance(instance_id, epoch, rank)
+    hosted.agent().shards.advance(instance_id, epoch, rank)
 
 
 @app.task(name="exo.unload_shard")
 def unload_shard(instance_id: str) -> None:
     """End this node's shard of an instance."""
-    agent.here().shards.unload(instance_id)
+    hosted.agent().shards.unload(instance_id)
 
 
 def reconcile(cluster: Context, instance_id: str) -> None:
@@ -66,21 +80,13 @@ def due(cluster: Context, instance: Instance) -> list[Action]:
     """Return what plan() says. In the grace after an outage of Redis nobody is taken for lost."""
     redis, ns = cluster.redis, cluster.ns
     held = downloads.of_model(redis, ns, instance.model, [rank.node for rank in instance.ring])
-    boots = instance.boot_ids if agent.here().in_grace() else nodes.live_boots(redis, ns)
+    boots = instance.boot_ids if hosted.agent().in_grace() else nodes.live_boots(redis, ns)
     return plan(instance, held, boots, client.now(redis))
 
 
 def carry_out(cluster: Context, instance: Instance, action: Action) -> Instance:
     """Do one thing that is due and return the instance as it then stands."""
     match action:
-        case NeedDownload(node=node):
-            wish = Wish(action="download", by=instance.id, since=client.now(cluster.redis))
-            downloads.set_wish(cluster.redis, cluster.ns, node, instance.model, wish)
-            cluster.hint("exo.work_off_wanted", queue=queues.node_queue(node))
-        case LoadShard(rank=rank, node=node):
-            cluster.hint("exo.load_shard", instance.id, instance.epoch, rank, queue=queues.node_queue(node))
-        case FormRing():
-            cluster.hint("exo.place_model", instance.id)
         case SetStatus(status=status):
             ready_at = client.now(cluster.redis) if status is InstanceStatus.READY else instance.ready_at
             return save(cluster, instance.evolve(status=status, ready_at=ready_at))
@@ -88,7 +94,44 @@ def carry_out(cluster: Context, instance: Instance, action: Action) -> Instance:
             return save(cluster, without_ring(instance, reason, failures, client.now(cluster.redis) + seconds))
         case GiveUp(reason=reason):
             return save(cluster, without_ring(instance, reason, instance.failures, 0, InstanceStatus.FAILED))
+        case End():
+            gone = end(cluster, instance)
+            place_waiting(cluster)
+            return gone
+    ask(cluster, instance, action)
     return instance
+
+
+def ask(cluster: Context, instance: Instance, action: Action) -> None:
+    """Ask those for it whose part it is; asked twice, they do it once."""
+    match action:
+        case NeedDownload(node=node):
+            wish = Wish(action="download", by=instance.id, since=client.now(cluster.redis))
+            downloads.set_wish(cluster.redis, cluster.ns, node, instance.model, wish)
+            cluster.hint("exo.work_off_wanted", queue=queues.node_queue(node))
+        case LoadShard(rank=rank, node=node):
+            cluster.hint("exo.load_shard", instance.id, instance.epoch, rank, queue=queues.node_queue(node))
+        case UnloadShard(node=node):
+            cluster.hint("exo.unload_shard", instance.id, queue=queues.node_queue(node))
+        case FormRing():
+            cluster.hint("exo.place_model", instance.id)
+
+
+def end(cluster: Context, instance: Instance) -> Instance:
+    """End an instance: its own wishes for downloads are withdrawn, its nodes unload what they hold of it."""
+    gone = save(cluster, instance.evolve(status=InstanceStatus.GONE, reserved_bytes={}))
+    for node in downloads.drop_wishes_by(cluster.redis, cluster.ns, instance.id):
+        cluster.hint("exo.work_off_wanted", queue=queues.node_queue(node))
+    for rank in instance.ring:
+        cluster.hint("exo.unload_shard", instance.id, queue=queues.node_queue(rank.node))
+    return gone
+
+
+def place_waiting(cluster: Context) -> None:
+    """Hasten the instances that wait for memory: some has just become free."""
+    for one in instances.every(cluster.redis, cluster.ns):
+        if one.status is InstanceStatus.PLACING and not one.ring:
+            cluster.hint("exo.place_model", one.id)
 
 
 def without_ring(

@@ -6,9 +6,9 @@ from exo_celery import queues, submission
 from exo_celery.celery import app
 from exo_celery.context import Context
 from exo_celery.errors import PlacementError
-from exo_celery.node import agent, serving
-from exo_celery.records.instance import PlacementRequest
-from exo_celery.store import cards, client, events, instances, job_lists, jobs, ticks
+from exo_celery.node import hosted
+from exo_celery.records.instance import InstanceStatus
+from exo_celery.store import cards, client, instances, job_lists, jobs, ticks
 from exo_celery.tasks import placement
 from exo_celery.tasks.here import context
 from worker_config.celeryconfig import REAP_SECONDS
@@ -19,17 +19,17 @@ log = logging.getLogger(__name__)
 @app.task(name="exo.generate")
 def generate(job_id: str) -> None:
     """Run a job on the instance that this worker serves."""
-    serving.here().generate(job_id)
+    hosted.serving().generate(job_id)
 
 
 @app.task(name="exo.reap_jobs")
 def reap_jobs() -> None:
     """Bring back jobs whose run or message was lost, and place the models that jobs wait for."""
     cluster = context()
-    if not ticks.take(cluster.redis, cluster.ns, "reap_jobs", REAP_SECONDS, agent.here().node_id):
+    if not ticks.take(cluster.redis, cluster.ns, "reap_jobs", REAP_SECONDS, hosted.agent().node_id):
         return
     now = client.now(cluster.redis)
-    if not agent.here().in_grace():
+    if not hosted.agent().in_grace():
         requeue_lapsed(cluster, now)
         resend_lost(cluster, now)
     jobs.fail_overdue(cluster.redis, cluster.ns, now)
@@ -62,23 +62,28 @@ def place_waiting(cluster: Context) -> None:
 
     One that failed for good stays until somebody deletes it: else it would be made again and again.
     """
-    placed = {one.model: one for one in instances.every(cluster.redis, cluster.ns)}
+    placed = [one for one in instances.every(cluster.redis, cluster.ns) if one.status is not InstanceStatus.DRAINING]
     for model in waiting_models(cluster):
-        if model in placed:
-            if placed[model].error:
-                jobs.note(cluster.redis, cluster.ns, model, placed[model].error)
-        elif cluster.settings.auto_place:
-            place_for_jobs(cluster, model)
+        theirs = [one for one in placed if one.model == model]
+        if not theirs and cluster.settings.auto_place:
+            tell(cluster, model, place_for_jobs(cluster, model))
+        elif all(one.status is not InstanceStatus.READY for one in theirs):
+            tell(cluster, model, next((said for one in theirs if (said := one.error or one.note)), ""))
 
 
-def place_for_jobs(cluster: Context, model: str) -> None:
-    """Ask for an instance of a model; where it fits nowhere, its jobs say so."""
+def place_for_jobs(cluster: Context, model: str) -> str:
+    """Ask for an instance of a model; return why it fits nowhere, if it does not."""
     try:
-        instance = placement.request_instance(cluster, PlacementRequest(model=model))
+        placement.place_for_work(cluster, model)
     except PlacementError as refusal:
-        jobs.note(cluster.redis, cluster.ns, model, refusal.message)
-    else:
-        events.add(cluster.redis, cluster.ns, "auto_place", f"jobs wait for {model}: placing {instance.id}")
+        return refusal.message
+    return ""
+
+
+def tell(cluster: Context, model: str, message: str) -> None:
+    """Tell a model's queued jobs why they wait."""
+    if message:
+        jobs.note(cluster.redis, cluster.ns, model, message)
 
 
 def waiting_models(cluster: Context) -> list[str]:

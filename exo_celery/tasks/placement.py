@@ -1,28 +1,25 @@
-"""Placing: gather what a decision is made from, decide, promise the memory."""
+"""Placing: decide where models go and promise them the memory; place what lost its ring or waits for room again."""
 
 import logging
 import uuid
-from collections.abc import Collection
 from typing import Final
 
 from exo_celery import queues
 from exo_celery.celery import app
 from exo_celery.context import Context
-from exo_celery.errors import PlacementError, StaleWriteError
-from exo_celery.placement.place import Placement, place
-from exo_celery.placement.question import Question, ask
+from exo_celery.errors import ConflictError, PlacementError, StaleWriteError
+from exo_celery.placement.place import Placement
+from exo_celery.placement.question import Question
+from exo_celery.placement.replicas import place_beside, place_replicas
 from exo_celery.records.instance import Instance, InstanceStatus, PlacementRequest
-from exo_celery.records.node import NodeView
-from exo_celery.store import cards, client, downloads, instances, links, nodes, turns
-from exo_celery.store.instances import Promise
-from exo_celery.store.links import RoundTrips
+from exo_celery.store import client, downloads, events, instances, nodes, turns
+from exo_celery.tasks import facts, idle
 from exo_celery.tasks.here import context
 
 log = logging.getLogger(__name__)
 TURN_SECONDS: Final = 10.0  # longer than any decision takes
 MAX_CONFLICTS: Final = 20  # decisions that others may void in a row before the next tick has to try
 REFUSED_SECONDS: Final = 10.0  # until an instance that fits nowhere is tried again
-PROMISED: Final = frozenset(InstanceStatus) - {InstanceStatus.GONE, InstanceStatus.FAILED, InstanceStatus.DRAINING}
 
 
 @app.task(name="exo.place_model")
@@ -58,11 +55,11 @@ def try_to_place(cluster: Context, instance_id: str) -> bool:
     instance = instances.find(cluster.redis, cluster.ns, instance_id)
     if instance is None or instance.status is not InstanceStatus.PLACING or instance.ring:
         return False
+    question = facts.gather(cluster, instance.request, instance_id)
     try:
-        placement = place(gather(cluster, instance.request, instance_id))
+        placement = place_beside(question, instance.replica, nodes_of_others(cluster, instance))
     except PlacementError as refusal:
-        retry_at = client.now(cluster.redis) + REFUSED_SECONDS
-        instances.save(cluster.redis, cluster.ns, instance.evolve(error=refusal.message, retry_at=retry_at))
+        wait(cluster, instance, question, refusal)
         return False
     placed = with_ring(instance, placement, nodes.live_boots(cluster.redis, cluster.ns))
     instances.save(cluster.redis, cluster.ns, placed, decided_on=decided_on)
@@ -70,6 +67,20 @@ def try_to_place(cluster: Context, instance_id: str) -> bool:
     for node in downloads.drop_wishes_by(cluster.redis, cluster.ns, instance_id, keep=ring):
         cluster.hint("exo.work_off_wanted", queue=queues.node_queue(node))
     return True
+
+
+def nodes_of_others(cluster: Context, instance: Instance) -> set[str]:
+    """Return the nodes that the other replicas of an instance are on."""
+    found = instances.every(cluster.redis, cluster.ns) if instance.group else []
+    return {rank.node for one in found if one.group == instance.group and one.id != instance.id for rank in one.ring}
+
+
+def wait(cluster: Context, instance: Instance, question: Question, refusal: PlacementError) -> None:
+    """Write down why an instance has no ring yet; where work waits for it, idle instances make room."""
+    note = idle.make_room(cluster, instance.model, question) if instance.placed_by == "work" else ""
+    retry_at = client.now(cluster.redis) + REFUSED_SECONDS
+    waiting = instance.evolve(error="" if note else refusal.message, note=note, retry_at=retry_at)
+    instances.save(cluster.redis, cluster.ns, waiting)
 
 
 def with_ring(instance: Instance, placement: Placement, boots: dict[str, str]) -> Instance:
@@ -83,81 +94,96 @@ def with_ring(instance: Instance, placement: Placement, boots: dict[str, str]) -
         why=placement.why,
         decision=placement.decision,
         error="",
+        note="",
     )
 
 
-def gather(cluster: Context, request: PlacementRequest, instance_id: str = "") -> Question:
-    """Read what a placement depends on, in a constant number of round trips.
+def decide(cluster: Context, request: PlacementRequest) -> list[Placement]:
+    """Decide where a model's replicas would go now, and place nothing.
 
     Raises:
         ModelNotFoundError: the model has no card.
+        PlacementError: not all have a ring that can hold it, or none that our runners can serve.
     """
-    redis, ns = cluster.redis, cluster.ns
-    card = cards.get(redis, ns, request.model)
-    alive = nodes.placeable(redis, ns)
-    ids = [node.id for node in alive]
-    held = downloads.of_model(redis, ns, request.model, ids)
-    rtt_ms = links.round_trips(redis, ns, ids)
-    others = [one for one in instances.promises(redis, ns) if one.instance != instance_id]
-    return ask(
-        card,
-        request,
-        alive,
-        held,
-        reach=reach(alive, rtt_ms),
-        rtt_ms=rtt_ms,
-        reserved_bytes=promised(others, alive),
-        download_bps={node: one.speed_bps for node, one in held.items() if one.speed_bps},
-        load_bps={node.id: node.load_bps for node in alive if node.load_bps},
-    )
+    return served(place_replicas(facts.gather(cluster, request)))
 
 
-def reach(alive: list[NodeView], measured: RoundTrips) -> dict[str, Collection[str]]:
-    """Return whom each node reaches by its own measurement; one that has not measured yet is taken at its word."""
-    everybody = {node.id for node in alive}
-    return {node.id: measured.peers(node.id) if node.links_at else everybody for node in alive}
-
-
-def promised(others: list[Promise], alive: list[NodeView]) -> dict[str, int]:
-    """Return the bytes per node that instances were promised and no measurement shows yet.
-
-    An instance that is ready holds its memory: the node's next heartbeat has measured it.
-    """
-    seen_at = {node.id: node.seen_at for node in alive}
-    total: dict[str, int] = {}
-    for one in others:
-        for node, size in one.reserved_bytes.items() if one.status in PROMISED else ():
-            if one.status is not InstanceStatus.READY or seen_at.get(node, 0) <= one.ready_at:
-                total[node] = total.get(node, 0) + size
-    return total
-
-
-def decide(cluster: Context, request: PlacementRequest) -> Placement:
-    """Decide where a model would go now, and place nothing.
+def served(found: list[Placement]) -> list[Placement]:
+    """Return rings that our runners can serve.
 
     Raises:
-        ModelNotFoundError: the model has no card.
-        PlacementError: no ring can hold it, or none that our runners can serve.
+        PlacementError: they can't.
     """
-    found = place(gather(cluster, request))
-    if found.sharding == "tensor":
+    if any(one.sharding == "tensor" for one in found):
         raise PlacementError(
-            f"{request.model} fits as a tensor ring, but this version's runners serve pipelines only: "
+            f"{found[0].model} fits as a tensor ring, but this version's runners serve pipelines only: "
             "ask for sharding auto or pipeline",
             code="tensor_not_served",
         )
     return found
 
 
-def request_instance(cluster: Context, request: PlacementRequest) -> Instance:
-    """Decide first, so that what fits nowhere is refused at once; then write the record and ask for its ring.
+def request_instances(cluster: Context, request: PlacementRequest) -> list[Instance]:
+    """Place all replicas of a model or none: decide, promise the memory and write the records in one step.
 
     Raises:
         ModelNotFoundError: the model has no card.
-        PlacementError: no ring can hold it; the message says which rule leaves none, in numbers.
+        PlacementError: not all have a ring; the message says which rule leaves none, in numbers.
+        ConflictError: others were faster again and again.
     """
-    decide(cluster, request)
-    fresh = Instance(id=f"inst-{uuid.uuid4().hex[:12]}", model=request.model, request=request)
-    saved = instances.save(cluster.redis, cluster.ns, fresh)
-    cluster.hint("exo.place_model", saved.id)
-    return saved
+    for _ in range(MAX_CONFLICTS):
+        try:
+            with turns.turn(cluster.redis, cluster.ns, "placing", TURN_SECONDS):
+                placed = promise(cluster, request)
+        except StaleWriteError as conflict:
+            log.info("deciding again: %s", conflict)
+        else:
+            for one in placed:
+                cluster.hint("exo.reconcile_instance", one.id)
+            return placed
+    raise ConflictError(f"{MAX_CONFLICTS} placements came between while {request.model} was placed: try again")
+
+
+def promise(cluster: Context, request: PlacementRequest) -> list[Instance]:
+    """Decide once and write the instances with their rings; raises as `request_instances`, and StaleWriteError."""
+    decided_on = instances.placements(cluster.redis, cluster.ns)
+    rings = decide(cluster, request)
+    boots = nodes.live_boots(cluster.redis, cluster.ns)
+    group = new_id("group") if len(rings) > 1 else ""
+    fresh = [
+        with_ring(Instance(id=new_id(), model=request.model, request=request, group=group, replica=number), ring, boots)
+        for number, ring in enumerate(rings, 1)
+    ]
+    return instances.create(cluster.redis, cluster.ns, fresh, decided_on=decided_on)
+
+
+def place_for_work(cluster: Context, model: str) -> Instance:
+    """Return the instance of a model that work waits for; ask for one where there is none.
+
+    However many ask at the same moment, they get the same one. Where it fits once idle instances have gone, it waits
+    for their room.
+
+    Raises:
+        ModelNotFoundError: the model has no card.
+        PlacementError: no ring can hold it, not even then.
+    """
+    request = PlacementRequest(model=model, keep_alive=cluster.settings.keep_alive_s)
+    question = facts.gather(cluster, request)
+    try:
+        found = place_replicas(question)
+    except PlacementError:
+        if idle.to_unload(cluster, question) is None:
+            raise
+    else:
+        served(found)
+    fresh = Instance(id=new_id(), model=model, request=request, placed_by="work")
+    (there,) = instances.create(cluster.redis, cluster.ns, [fresh], only=True)
+    if there.id == fresh.id:
+        events.add(cluster.redis, cluster.ns, "auto_place", f"work waits for {model}: placing {fresh.id}")
+        cluster.hint("exo.place_model", fresh.id)
+    return there
+
+
+def new_id(kind: str = "inst") -> str:
+    """Return an id that nobody has had."""
+    return f"{kind}-{uuid.uuid4().hex[:12]}"

@@ -1,8 +1,9 @@
 """Placing on a simulated cluster in a real Redis: memory is promised once, at a constant number of round trips."""
 
-import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import Redis
@@ -14,8 +15,8 @@ from exo_celery.records.instance import InstanceStatus, PlacementRequest
 from exo_celery.records.model import ModelCard
 from exo_celery.records.node import LinkRecord, Node
 from exo_celery.settings import Settings
-from exo_celery.store import cards, downloads, instances, keys, links, nodes
-from exo_celery.tasks import placement
+from exo_celery.store import cards, downloads, events, instances, keys, links, nodes
+from exo_celery.tasks import facts, placement
 
 MODEL = "org/model"
 GB = 10**9
@@ -49,44 +50,93 @@ def card(size_bytes: int, layers: int = 10) -> ModelCard:
     return ModelCard(id=MODEL, storage_bytes=size_bytes, n_layers=layers, hidden_size=64)
 
 
+def at_once(cluster: Context, count: int, act: Callable[[Context], object]) -> None:
+    """Do something in so many threads, each with a connection of its own; a failure of one is the test's."""
+    with ThreadPoolExecutor(count) as pool:
+        for done in [pool.submit(act, open_context(cluster.settings)) for _ in range(count)]:
+            done.result(timeout=90)
+
+
+def promised(cluster: Context) -> Counter[str]:
+    """Return the bytes that each node was promised to instances."""
+    total = Counter[str]()
+    for one in instances.every(cluster.redis, cluster.ns):
+        total.update(one.reserved_bytes)
+    return total
+
+
 def test_two_hundred_requests_at_once_promise_no_byte_twice(cluster: Context) -> None:
     simulate(cluster, 10, 10 * GB)
     cards.save(cluster.redis, cluster.ns, card(4 * GB))  # 25 fit: two a node, then pairs of what is left
-    outcomes: list[str] = []
+    refused: list[PlacementError] = []
 
-    def ask() -> None:
-        own = open_context(cluster.settings)
+    def ask(own: Context) -> None:
         try:
-            asked = placement.request_instance(own, PlacementRequest(model=MODEL))
+            placement.request_instances(own, PlacementRequest(model=MODEL))
         except PlacementError as refusal:
-            outcomes.append(refusal.code)
-            return
-        placement.place_instance(own, asked.id)
-        outcomes.append("asked")
+            refused.append(refusal)
 
-    threads = [threading.Thread(target=ask) for _ in range(200)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
-    assert not any(thread.is_alive() for thread in threads)
-    assert len(outcomes) == 200
+    at_once(cluster, 200, ask)
     found = instances.every(cluster.redis, cluster.ns)
-    promised = Counter[str]()
-    for one in found:
-        promised.update(one.reserved_bytes)
-    assert max(promised.values()) <= 10 * GB
-    placed = [one for one in found if one.ring]
-    waiting = [one for one in found if not one.ring]
-    assert len(placed) <= 25
-    assert all(one.status is InstanceStatus.PLACING for one in found)
-    assert set(outcomes) <= {"asked", "insufficient_memory"}
-    assert all("short" in one.error or one.error == "" for one in waiting)
-    for one in waiting:  # the tick asks again those whom conflicts kept from deciding
-        placement.place_instance(cluster, one.id)
-    settled = instances.every(cluster.redis, cluster.ns)
-    assert sum(bool(one.ring) for one in settled) == 25
-    assert all(one.ring or "short" in one.error for one in settled)
+    assert len(found) == 25
+    assert all(one.status is InstanceStatus.PLACING and one.ring for one in found)
+    assert len(refused) == 175
+    assert all(one.code == "insufficient_memory" and "short" in one.message for one in refused)
+    assert max(promised(cluster).values()) <= 10 * GB
+
+
+def test_replicas_are_placed_all_or_none_also_at_once(cluster: Context) -> None:
+    simulate(cluster, 5, 4 * GB)
+    cards.save(cluster.redis, cluster.ns, card(3 * GB))
+    with pytest.raises(PlacementError, match=r"^6 of 7 replicas fit"):  # five apart, one on five remainders
+        placement.request_instances(cluster, PlacementRequest(model=MODEL, replicas=7))
+    assert instances.every(cluster.redis, cluster.ns) == []
+    refused: list[str] = []
+
+    def ask(own: Context) -> None:
+        try:
+            placement.request_instances(own, PlacementRequest(model=MODEL, replicas=2, max_nodes=1))
+        except PlacementError as refusal:
+            refused.append(refusal.message)
+
+    at_once(cluster, 8, ask)
+    found = instances.every(cluster.redis, cluster.ns)
+    groups = Counter(one.group for one in found)
+    assert list(groups.values()) == [2, 2]  # the fifth node would hold one of a third pair: none is placed
+    assert max(promised(cluster).values()) <= 4 * GB
+    assert len({rank.node for one in found for rank in one.ring}) == 4
+    assert len(refused) == 6
+    assert all(text.startswith("1 of 2 replicas fit") for text in refused)
+
+
+def test_a_lost_replica_is_placed_again_clear_of_the_other(cluster: Context) -> None:
+    simulate(cluster, 3, 4 * GB)
+    cards.save(cluster.redis, cluster.ns, card(2 * GB))
+    one, two = placement.request_instances(cluster, PlacementRequest(model=MODEL, replicas=2))
+    lost = instances.save(cluster.redis, cluster.ns, two.evolve(ring=(), reserved_bytes={}))
+    nodes.leave(cluster.redis, cluster.ns, two.ring[0].node, two.ring[0].node)
+    placement.place_instance(cluster, lost.id)
+    again = instances.get(cluster.redis, cluster.ns, lost.id)
+    assert again.ring[0].node not in (one.ring[0].node, two.ring[0].node)
+    assert again.why.startswith("Replica 2 of 2")
+    # With no third node left it goes where memory is.
+    nodes.leave(cluster.redis, cluster.ns, again.ring[0].node, again.ring[0].node)
+    bare = instances.save(cluster.redis, cluster.ns, again.evolve(ring=(), reserved_bytes={}))
+    placement.place_instance(cluster, bare.id)
+    assert instances.get(cluster.redis, cluster.ns, bare.id).ring[0].node == one.ring[0].node
+
+
+def test_work_places_its_model_once_however_many_ask(cluster: Context) -> None:
+    simulate(cluster, 2, 4 * GB)
+    cards.save(cluster.redis, cluster.ns, card(GB))
+    asked: list[str] = []
+    at_once(cluster, 8, lambda own: asked.append(placement.place_for_work(own, MODEL).id))
+    assert len(asked) == 8
+    (only,) = instances.every(cluster.redis, cluster.ns)
+    assert set(asked) == {only.id}
+    assert only.placed_by == "work"
+    told = [one["text"] for one in events.latest(cluster.redis, cluster.ns) if one["kind"] == "auto_place"]
+    assert told == [f"work waits for {MODEL}: placing {only.id}"]
 
 
 def test_facts_of_a_thousand_nodes_cost_as_many_round_trips_as_of_ten(
@@ -106,7 +156,7 @@ def test_facts_of_a_thousand_nodes_cost_as_many_round_trips_as_of_ten(
         simulate(cluster, count, 2 * GB, island=32)
         with monkeypatch.context() as patch:
             patch.setattr(connection, "send_packed_command", counted)
-            placement.gather(cluster, PlacementRequest(model=MODEL))
+            facts.gather(cluster, PlacementRequest(model=MODEL))
         needed.append(trips.pop("sent"))
     assert needed[0] == needed[1] <= 12
 
@@ -116,7 +166,7 @@ def test_one_way_links_make_no_ring(cluster: Context) -> None:
     cards.save(cluster.redis, cluster.ns, card(2 * GB - 10**8))
     links.replace(cluster.redis, cluster.ns, "n0001", {})
     with pytest.raises(PlacementError) as refused:
-        placement.request_instance(cluster, PlacementRequest(model=MODEL, min_nodes=2))
+        placement.request_instances(cluster, PlacementRequest(model=MODEL, min_nodes=2))
     assert refused.value.code == "no_two_way_ring"
 
 
@@ -128,7 +178,8 @@ def test_a_node_that_has_not_measured_yet_is_taken_at_its_word(cluster: Context)
         fresh = Node(id=name, boot_id=name, ram_available_bytes=GB, backends=("MlxCpu",))
         cluster.redis.delete(keys.node(cluster.ns, name))
         nodes.heartbeat(cluster.redis, cluster.ns, fresh)
-    assert placement.request_instance(cluster, PlacementRequest(model=MODEL)).status is InstanceStatus.PLACING
+    (placed,) = placement.request_instances(cluster, PlacementRequest(model=MODEL))
+    assert {rank.node for rank in placed.ring} == {"n0000", "n0001"}
 
 
 def test_a_tensor_ring_is_refused_before_anything_is_loaded(cluster: Context) -> None:
@@ -136,6 +187,6 @@ def test_a_tensor_ring_is_refused_before_anything_is_loaded(cluster: Context) ->
     whole = card(GB).evolve(supports_tensor=True, num_key_value_heads=2)
     cards.save(cluster.redis, cluster.ns, whole)
     with pytest.raises(PlacementError, match="pipeline") as refused:
-        placement.request_instance(cluster, PlacementRequest(model=MODEL, sharding="tensor", min_nodes=2))
+        placement.request_instances(cluster, PlacementRequest(model=MODEL, sharding="tensor", min_nodes=2))
     assert refused.value.code == "tensor_not_served"
     assert instances.every(cluster.redis, cluster.ns) == []

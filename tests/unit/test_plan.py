@@ -4,15 +4,23 @@ import pytest
 
 from exo_celery.plan import (
     BACKOFF_SECONDS,
+    BETWEEN_WORK_SECONDS,
+    FIRST_WORK_SECONDS,
     MAX_FAILURES,
     DropRing,
+    End,
     FormRing,
     GiveUp,
     LoadShard,
     NeedDownload,
     SetStatus,
+    UnloadShard,
+    idle_since,
+    lost_note,
+    may_make_room,
     plan,
     rank_status,
+    unloads_at,
 )
 from exo_celery.records.download import Download, DownloadStatus
 from exo_celery.records.instance import Instance, InstanceStatus, PlacementRequest, Rank, RankState, RankStatus
@@ -148,7 +156,7 @@ def test_without_a_ring_it_is_placed_when_the_backoff_is_over() -> None:
     assert plan(bare, {}, BOOTS, 10.0) == [FormRing()]
 
 
-@pytest.mark.parametrize("status", [InstanceStatus.FAILED, InstanceStatus.GONE, InstanceStatus.DRAINING])
+@pytest.mark.parametrize("status", [InstanceStatus.FAILED, InstanceStatus.GONE])
 def test_what_has_ended_needs_nothing(status: InstanceStatus) -> None:
     assert plan(instance(status), {}, {}, 0) == []
 
@@ -161,3 +169,58 @@ def test_rank_status_shows_what_only_shows_from_outside() -> None:
     assert rank_status(one, second, moving["b"], BOOTS) is RankStatus.DOWNLOADING
     assert rank_status(one, second, moving["b"], {"a": "boot-a"}) is RankStatus.LOST
     assert rank_status(one.evolve(ranks=ranks(RankStatus.READY, None)), first, None, BOOTS) is RankStatus.READY
+
+
+def test_what_drains_ends_once_every_node_holds_nothing() -> None:
+    draining = instance(InstanceStatus.DRAINING, ranks=ranks(RankStatus.READY, RankStatus.READY))
+    assert plan(draining, WHOLE, BOOTS, 0) == [UnloadShard("a"), UnloadShard("b")]
+    half = draining.evolve(ranks=ranks(RankStatus.WAITING, RankStatus.READY))
+    assert plan(half, WHOLE, BOOTS, 0) == [UnloadShard("b")]
+    assert plan(half, WHOLE, {"a": "boot-a"}, 0) == [End()]
+    assert plan(half, WHOLE, BOOTS | {"b": "another"}, 0) == [End()]
+    assert plan(draining.evolve(ranks=ranks(RankStatus.WAITING, RankStatus.WAITING)), {}, BOOTS, 0) == [End()]
+
+
+def ready(**changes: object) -> Instance:
+    return instance(InstanceStatus.READY, ready_at=100.0, **changes)
+
+
+def kept(seconds: float | None) -> PlacementRequest:
+    return PlacementRequest(model=MODEL, keep_alive=seconds)
+
+
+def test_a_fresh_ring_has_time_until_its_first_work() -> None:
+    assert idle_since(ready()) == 100 + FIRST_WORK_SECONDS
+    assert idle_since(ready(used_at=90.0)) == 100 + FIRST_WORK_SECONDS  # in a ring before this one
+    assert idle_since(ready(used_at=150.0)) == 150
+
+
+def test_an_idle_instance_goes_after_its_keep_alive_and_never_without_one() -> None:
+    assert unloads_at(ready(used_at=150.0, request=kept(60))) == 210
+    assert unloads_at(ready(request=kept(60))) == 160 + FIRST_WORK_SECONDS
+    assert unloads_at(ready(used_at=150.0)) is None
+    assert unloads_at(ready(used_at=150.0, placed_by="work")) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "may"),
+    [
+        ({}, False),  # somebody placed it to stay
+        ({"request": kept(3600)}, True),
+        ({"placed_by": "work"}, True),
+    ],
+)
+def test_who_may_make_room(changes: dict[str, object], may: bool) -> None:
+    idle = ready(used_at=150.0, **changes)
+    assert may_make_room(idle, 150 + BETWEEN_WORK_SECONDS) is may
+    assert not may_make_room(idle, 149 + BETWEEN_WORK_SECONDS)
+
+
+def test_lost_ranks_are_told_before_the_status_says_so() -> None:
+    one = ready()
+    assert lost_note(one, BOOTS, {}, 500) == ""
+    away = lost_note(one, {"a": "boot-a"}, {"b": 470.0}, 500)
+    assert away.startswith("rank 1 is lost, b has not been heard for 30 s: a new ring is placed within")
+    assert "rank 0 is lost, a has restarted; rank 1" in lost_note(one, {"a": "other"}, {"b": 470.0}, 500)
+    assert lost_note(one, {}, {"a": 1.0, "b": 1.0}, 500).endswith("once a node is alive")
+    assert lost_note(one.evolve(status=InstanceStatus.DRAINING), {}, {}, 500) == ""

@@ -31,6 +31,14 @@ PLACED: dict[str, Any] = {
     "ring": [RANK],
     "why": "only ring",
     "error": "",
+    "note": "",
+    "group": "",
+    "replica": 1,
+    "placed_by": "user",
+    "request": {"model": MODEL, "replicas": 1, "keep_alive": None},
+    "running_jobs": 0,
+    "idle_since": 1700000000.0,
+    "unloads_at": None,
     "created_at": 1700000000.0,
 }
 ANSWER = [
@@ -55,7 +63,10 @@ class FakeCluster:
         self.wishes: list[tuple[str, str, str]] = []
         self.events: list[TokenEvent | None] = list(ANSWER)
         self.state = "ready"
+        self.said = ""
         self.placed = [dict(PLACED)]
+        self.worked_for: list[str] = []
+        self.failed = ""
         self.fits = True
         self.away = False
         self.ready: tuple[bool, list[str]] = (True, [])
@@ -94,15 +105,19 @@ class FakeCluster:
         self.wishes.append(("delete", node, model))
 
     def preview(self, c: Any, wanted: PlacementRequest) -> dict[str, Any]:
-        shown = {"model": wanted.model, "ring": [], "sharding": "pipeline", "why": "only ring"}
-        return shown | {"request": wanted.model_dump()}
+        ring = {"ring": [], "sharding": "pipeline", "why": "only ring", "reserved_bytes": {}}
+        return {"model": wanted.model} | ring | {"replicas": [ring] * wanted.replicas, "request": wanted.model_dump()}
 
-    def create_instance(self, c: Any, wanted: PlacementRequest) -> Instance:
+    def create_instances(self, c: Any, wanted: PlacementRequest) -> list[Instance]:
         self.model(c, wanted.model)
         if wanted.min_nodes > 1 or not self.fits:
             raise PlacementError("2 nodes wanted, 1 is alive", code="too_few_nodes", wanted=2, alive=1)
-        self.placed.append(dict(PLACED))
-        return Instance(id="i1", model=wanted.model, request=wanted)
+        return [Instance(id=f"i{n}", model=wanted.model, request=wanted) for n in range(1, wanted.replicas + 1)]
+
+    def place_for_work(self, c: Any, model: str) -> Instance:
+        self.worked_for.append(model)
+        (placed,) = self.create_instances(c, PlacementRequest(model=model))
+        return placed.evolve(status="failed" if self.failed else "placing", error=self.failed)
 
     def instances(self, c: Any) -> list[dict[str, Any]]:
         return self.placed
@@ -148,14 +163,14 @@ class FakeCluster:
     def job_counts(self, c: Any) -> dict[JobState, int]:
         return dict.fromkeys(JobState, 0) | {JobState.SUCCEEDED: 1}
 
-    def waiting_jobs(self, c: Any) -> dict[str, int]:
-        return {MODEL: 3}
+    def latest_events(self, c: Any, count: int) -> list[dict[str, str]]:
+        return [{"id": "1700000000000-0", "kind": "unload", "text": "i0 makes room"}]
 
     def clock(self, c: Any) -> float:
         return 1700000060.0
 
-    def serving_state(self, c: Any, model: str) -> str:
-        return self.state
+    def serving_state(self, c: Any, model: str) -> tuple[str, str]:
+        return self.state, self.said
 
 
 @pytest.fixture

@@ -89,7 +89,21 @@ def test_ids_that_are_none_reach_nothing(client: FlaskClient, fake: Any, path: s
 
 def test_placing_a_model(client: FlaskClient) -> None:
     answer = client.post("/api/instances", json={"model": MODEL, "required_nodes": ["node-1"]})
-    assert (answer.status_code, answer.json) == (202, {"id": "i1", "status": "placing"})
+    placed = {"id": "i1", "status": "placing"}
+    assert (answer.status_code, answer.json) == (202, placed | {"replicas": [placed]})
+
+
+def test_replicas_are_all_told(client: FlaskClient) -> None:
+    answer = client.post("/api/instances", json={"model": MODEL, "replicas": 2, "keep_alive": 600})
+    assert [one["id"] for one in answer.json["replicas"]] == ["i1", "i2"]
+    assert answer.headers["Location"] == "/api/instances/i1"
+    assert len(client.get(f"/api/placements/preview?model={MODEL}&replicas=3").json["replicas"]) == 3
+
+
+@pytest.mark.parametrize("wrong", [{"replicas": 0}, {"replicas": 65}, {"keep_alive": 0}, {"keep_alive": "soon"}])
+def test_no_number_of_replicas_or_seconds(client: FlaskClient, wrong: dict[str, Any]) -> None:
+    answer = client.post("/api/instances", json={"model": MODEL} | wrong)
+    assert (answer.status_code, answer.json["error"]["param"]) == (400, next(iter(wrong)))
 
 
 def test_a_refused_placement_tells_the_numbers(client: FlaskClient) -> None:
@@ -118,5 +132,3 @@ def test_metrics(client: FlaskClient) -> None:
     assert 'exo_celery_node_up{node="node-1"} 1\n' in text
     assert 'exo_celery_download_bytes{node="node-1",model="org/known"} 1000\n' in text
     assert 'exo_celery_instances{model="org/known",status="ready"} 1\n' in text
-    assert 'exo_celery_jobs{state="succeeded"} 1\n' in text
-    assert 'exo_celery_queued_jobs{model="org/known"} 3\n' in text

@@ -191,20 +191,27 @@ def test_models(client: FlaskClient, model: str) -> None:
     assert (missing.status_code, missing.json["error"]["code"]) == (404, "model_not_found")
 
 
-def test_a_model_that_nobody_has_placed_is_placed_once(client: FlaskClient, fake: Any) -> None:
-    fake.state, fake.placed = "absent", []
-    for _ in range(2):
-        answer = client.post("/v1/chat/completions", json=CHAT)
-        assert (answer.status_code, answer.json["error"]["code"]) == (503, "model_loading")
-    assert [one["model"] for one in fake.placed] == [MODEL]
-    fake.placed[0]["error"] = "three rings failed in a row"
+def test_a_model_that_nobody_has_placed_is_placed(client: FlaskClient, fake: Any) -> None:
+    fake.state = "absent"
+    answer = client.post("/v1/chat/completions", json=CHAT)
+    assert (answer.status_code, answer.json["error"]["code"]) == (503, "model_loading")
+    assert fake.worked_for == [MODEL]
+    fake.failed = "three rings failed in a row"
     answer = client.post("/v1/chat/completions", json=CHAT)
     assert answer.status_code == 404
     assert "three rings failed" in answer.json["error"]["message"]
 
 
+def test_who_waits_is_told_for_what(client: FlaskClient, fake: Any) -> None:
+    fake.state, fake.said = "loading", "waits for the memory of inst-7"
+    answer = client.post("/v1/chat/completions", json=CHAT)
+    assert answer.status_code == 503
+    assert "(waits for the memory of inst-7)" in answer.json["error"]["message"]
+    assert answer.json["loading"]["note"] == fake.said
+
+
 def test_a_model_that_fits_nowhere(client: FlaskClient, fake: Any) -> None:
-    fake.state, fake.placed, fake.fits = "absent", [], False
+    fake.state, fake.fits = "absent", False
     answer = client.post("/v1/chat/completions", json=CHAT)
     assert answer.status_code == 404
     assert "1 is alive" in answer.json["error"]["message"]

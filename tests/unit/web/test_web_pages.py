@@ -108,6 +108,25 @@ def test_pages(client: FlaskClient, path: str, text: str) -> None:
     assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "idle for 1 min · kept"),
+        ({"running_jobs": 2, "idle_since": None}, "2 jobs running · kept"),
+        ({"placed_by": "work"}, "kept until its memory is needed for other work"),
+        ({"keep_alive": 600, "unloads_at": 1700000600.0}, "idle for 1 min · unloaded in 9 min unless work comes"),
+        ({"keep_alive": 600, "running_jobs": 1, "idle_since": None}, "1 job running · kept for 10 min without work"),
+        ({"group": "group-1", "replica": 2, "replicas": 3}, "replica 2 of 3"),
+        ({"note": "rank 0 is lost, node-1 has restarted"}, "rank 0 is lost, node-1 has restarted"),
+    ],
+)
+def test_an_instance_tells_what_it_does(client: FlaskClient, fake: Any, changes: dict[str, Any], text: str) -> None:
+    (placed,) = fake.placed
+    asked = {name: changes.pop(name) for name in ("replicas", "keep_alive") if name in changes}
+    fake.placed = [placed | changes | {"request": placed["request"] | asked}]
+    assert text in " ".join(client.get("/instances").text.split())
+
+
 def test_an_unknown_job_is_a_page_that_says_so(client: FlaskClient) -> None:
     answer = client.get("/jobs/none")
     assert (answer.status_code, answer.mimetype) == (404, "text/html")
