@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field
 
 from exo_celery.records.base import ModelId, Record
 from exo_celery.records.download import Download
+from exo_celery.records.engine import EngineFigures
 from exo_celery.records.instance import InstanceStatus, Rank, RankStatus
 from exo_celery.records.job import Job, JobState, Usage
 from exo_celery.records.model import ModelCard
@@ -79,7 +80,7 @@ class RankView(Record):
 
 
 class InstanceView(Record):
-    """A placed model; `why` says what decided for this ring."""
+    """A placed model; `why` says what decided for this ring, `engine` what it has measured, null before it ran."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -98,6 +99,7 @@ class InstanceView(Record):
     running_jobs: int = 0
     idle_since: float | None = Field(None, description="null while it is busy or not ready")
     unloads_at: float | None = Field(None, description="when it is unloaded unless work comes; null: it is kept")
+    engine: EngineFigures | None = None
 
 
 class Instances(Record):

@@ -20,7 +20,17 @@ from exo_celery.cluster.placing import (
     preview,
     serving_state,
 )
-from exo_celery.cluster.submitting import cancel_job, follow, job, job_counts, jobs, jobs_by_id, retry_job, submit
+from exo_celery.cluster.submitting import (
+    cancel_job,
+    follow,
+    job,
+    job_counts,
+    jobs,
+    jobs_by_id,
+    retry_job,
+    submit,
+    waiting_jobs,
+)
 
 __all__ = [
     "Cluster",
@@ -55,4 +65,5 @@ __all__ = [
     "start_download",
     "submit",
     "verify_download",
+    "waiting_jobs",
 ]

@@ -115,15 +115,18 @@ def view(found: Instance, around: Surroundings) -> dict[str, Any]:
     for rank in found.ring:
         download = around.held.get((rank.node, found.model))
         state = found.ranks.get(rank.rank)
-        said = state.model_dump(mode="json", exclude={"epoch", "boot_id"}) if state else {}
+        said = state.model_dump(mode="json", exclude={"epoch", "boot_id", "engine"}) if state else {}
         seen = {
             "status": rank_status(found, rank, download, around.boots),
             "downloaded_fraction": download.fraction if download else 0.0,
         }
         ring.append(rank.model_dump() | said | seen)
     shown = found.model_dump(mode="json", exclude={"ring", "ranks", "boot_ids", "request"})
+    first = found.ranks.get(0)
+    measured = first.engine if first and first.epoch == found.epoch else None
+    engine = measured.model_dump(mode="json") if measured else None
     request = found.request.model_dump(mode="json")
-    return shown | work_of(found, around) | {"request": request, "ring": ring}
+    return shown | work_of(found, around) | {"request": request, "ring": ring, "engine": engine}
 
 
 def work_of(found: Instance, around: Surroundings) -> dict[str, Any]:

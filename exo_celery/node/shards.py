@@ -20,7 +20,7 @@ from exo_celery.node.serving_process import ServingProcess
 from exo_celery.records.instance import Instance, InstanceStatus, Rank, RankState, RankStatus
 from exo_celery.records.node import LinkRecord
 from exo_celery.runner.process import RunnerProcess
-from exo_celery.runner.protocol import ControlEvent, Exited, Failed, Loaded, Loading, Ready, ShardSpec
+from exo_celery.runner.protocol import ControlEvent, Exited, Failed, Loaded, Loading, Measured, Ready, ShardSpec
 from exo_celery.settings import Settings
 from exo_celery.store import client, downloads, instances, links
 from exo_celery.store.client import Redis, RedisError
@@ -168,6 +168,8 @@ class Shards:
             case Ready(slots=slots):
                 self.say(shard, status=RankStatus.READY, slots=slots)
                 self.hint(shard.instance)
+            case Measured(figures=figures):
+                self.say(shard, engine=figures)
             case Failed(message=message):
                 self.fail(shard, message)
             case Exited(returncode=returncode):

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from exo_celery.records.base import ModelId, Record, Request
+from exo_celery.records.engine import EngineFigures
 
 MAX_REPLICAS: Final = 64
 MAX_KEEP_ALIVE_SECONDS: Final = 365 * 86_400
@@ -68,7 +69,10 @@ class Rank(Record):
 
 
 class RankState(Record):
-    """What a rank's node writes about its runner; another epoch or boot id makes it void."""
+    """What a rank's node writes about its runner; another epoch or boot id makes it void.
+
+    `engine` is told by rank 0, which owns the requests.
+    """
 
     epoch: int
     boot_id: str
@@ -79,6 +83,7 @@ class RankState(Record):
     loaded_layers: int = 0
     slots: int = 0
     error: str = ""
+    engine: EngineFigures | None = None
     updated_at: float = 0.0
 
 

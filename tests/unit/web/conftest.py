@@ -163,6 +163,9 @@ class FakeCluster:
     def job_counts(self, c: Any) -> dict[JobState, int]:
         return dict.fromkeys(JobState, 0) | {JobState.SUCCEEDED: 1}
 
+    def waiting_jobs(self, c: Any) -> dict[str, int]:
+        return {MODEL: 3}
+
     def latest_events(self, c: Any, count: int) -> list[dict[str, str]]:
         return [{"id": "1700000000000-0", "kind": "unload", "text": "i0 makes room"}]
 

@@ -132,3 +132,5 @@ def test_metrics(client: FlaskClient) -> None:
     assert 'exo_celery_node_up{node="node-1"} 1\n' in text
     assert 'exo_celery_download_bytes{node="node-1",model="org/known"} 1000\n' in text
     assert 'exo_celery_instances{model="org/known",status="ready"} 1\n' in text
+    assert 'exo_celery_jobs{state="succeeded"} 1\n' in text
+    assert 'exo_celery_queued_jobs{model="org/known"} 3\n' in text
