@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from exo_celery import queues, submission
 from exo_celery.errors import InvalidRequestError, UnavailableError
+from exo_celery.invalid import invalid
 from exo_celery.records.job import TERMINAL, Continuation, Job, JobRequest, JobState
 from exo_celery.settings import Settings, load
 from exo_celery.store import jobs
@@ -75,7 +76,7 @@ class Client:
         try:
             request = JobRequest.model_validate({name: value for name, value in asked.items() if value is not None})
         except ValidationError as error:
-            raise InvalidRequestError(str(error)) from error
+            raise invalid(error, asked) from error
         terms = Terms(owner, idempotency_key, continuation(then), self.settings.job_retention_days)
         return submission.submit(self.redis, self.sender, self.ns, request, terms)
 

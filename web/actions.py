@@ -4,11 +4,10 @@ from typing import Final, TypeVar
 
 from flask import Blueprint, Response, make_response, render_template, request
 from pydantic import Field, ValidationError
-from pydantic_core import to_json
 
 from exo_celery import batches, cluster
 from exo_celery.errors import ExoError
-from exo_celery.openai.refusal import invalid
+from exo_celery.invalid import invalid
 from exo_celery.records.base import ModelId, Request
 from exo_celery.records.job import JobRequest, Message
 from exo_celery.records.model import AddModel
@@ -50,7 +49,7 @@ def read_form(model: type[F]) -> F:
     try:
         return model.model_validate(values, strict=False)
     except ValidationError as error:
-        raise invalid(error.errors()[0], to_json(values)) from error
+        raise invalid(error, values) from error
 
 
 def notice(text: str, *, bad: bool = False, clear_dialog: bool = False) -> str:

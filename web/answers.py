@@ -11,6 +11,7 @@ from exo_celery.records.instance import InstanceStatus, Rank, RankStatus
 from exo_celery.records.job import Job, JobState, Usage
 from exo_celery.records.model import ModelCard
 from exo_celery.records.node import NodeView
+from exo_celery.records.tools import ToolCall
 
 
 class Nodes(Record):
@@ -32,7 +33,7 @@ class Models(Record):
 
 
 class JobView(Record):
-    """A job as callers see it; `text` is the result so far stored, `reasons` why earlier attempts ended."""
+    """A job as callers see it; `text` and `tool_calls` are its result, `reasons` say why earlier attempts ended."""
 
     id: str
     model: ModelId
@@ -40,6 +41,7 @@ class JobView(Record):
     priority: int
     attempt: int
     text: str
+    tool_calls: tuple[ToolCall, ...]
     finish_reason: str
     usage: Usage
     error: dict[str, Any] | None

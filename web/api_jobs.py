@@ -15,15 +15,11 @@ from exo_celery.records.job import JobRequest, JobState, TokenEvent
 from web import access, sse
 from web.answers import Jobs, JobView
 from web.context import the_cluster
-from web.operation import json_response, operation
+from web.operation import idempotency_key, json_response, operation
 
 blueprint: Final = Blueprint("jobs", __name__, url_prefix="/api/jobs")
 
 EVENT_ID: Final = re.compile(r"[0-9]{1,15}-[0-9]{1,19}")
-
-
-# A key is a name that a client made up for one request: printable ASCII.
-IDEMPOTENCY_KEY: Final = re.compile(r"[!-~]{1,255}")
 JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
@@ -91,16 +87,6 @@ def follow(job_id: str) -> Response:
     return sse.stream(frames(cluster.follow(the_cluster(), job_id, after)))
 
 
-def idempotency_key() -> str:
-    """Return the name that the client gave its request, or ''."""
-    given = request.headers.get("Idempotency-Key", "")
-    if given and not IDEMPOTENCY_KEY.fullmatch(given):
-        raise InvalidRequestError(
-            f"Idempotency-Key {given[:60]!r} is not one: send 1 to 255 printable ASCII characters without spaces"
-        )
-    return given
-
-
 def last_event_id() -> str:
     """Return the id after which the client wants to go on; browsers send it by themselves when they reconnect."""
     given = request.headers.get("Last-Event-ID") or "0-0"
@@ -121,6 +107,6 @@ def frames(events: Iterator[TokenEvent | None]) -> Iterator[str]:
 
 
 def facts(event: TokenEvent) -> dict[str, Any]:
-    """Return what an event says: a delta its text, the others their data; all of them their attempt."""
+    """Return what an event says: a delta its text or tool_calls, the others their data; all of them their attempt."""
     attempt = {"attempt": int(event.id.partition("-")[0])}
-    return attempt | ({"text": event.text} if event.kind == "delta" else event.data)
+    return attempt | ({"text": event.text} if event.kind == "delta" else {}) | event.data

@@ -6,16 +6,19 @@ import uuid
 from typing import Final
 
 from flask import Flask, Response, g, request
+from gunicorn.http.errors import NoMoreData, ParseException
 from pydantic_core import to_json
 from werkzeug.exceptions import HTTPException
 
-from exo_celery.errors import ExoError, UnavailableError
+from exo_celery.errors import ExoError, InvalidRequestError, UnavailableError
 from exo_celery.openai.refusal import error_body
 from exo_celery.store.client import TRANSIENT
 
 log = logging.getLogger(__name__)
 OUTAGES: Final = TRANSIENT  # what the store raises while Redis is away
+BROKEN_BODIES: Final = (NoMoreData, ParseException)  # what gunicorn raises while a body in chunks is read
 OUTAGE_SECONDS: Final = 5
+SHOWN_PATH: Final = 200
 
 HTTP_CODES: Final = {
     404: "not_found",
@@ -40,6 +43,8 @@ def install(app: Flask) -> None:
     app.register_error_handler(ExoError, answer_error)
     for outage in OUTAGES:
         app.register_error_handler(outage, answer_outage)
+    for broken in BROKEN_BODIES:
+        app.register_error_handler(broken, answer_broken_body)
     app.register_error_handler(HTTPException, answer_http_error)
 
 
@@ -75,11 +80,18 @@ def unavailable(error: Exception) -> UnavailableError:
     return UnavailableError("Redis does not answer now; ask again", retry_after_seconds=OUTAGE_SECONDS)
 
 
+def answer_broken_body(error: Exception) -> Response:
+    """Answer that the request's body could not be read to its end."""
+    return answer_error(
+        InvalidRequestError("the body broke off, or its chunks are none of HTTP's: send it again, whole")
+    )
+
+
 def answer_http_error(error: HTTPException) -> Response:
     """Answer what Flask refuses, or what nobody expected, in the same shape; Flask has logged the latter."""
     status = error.code or 500
     message = HTTP_MESSAGES.get(status, error.description or "").format(
-        method=request.method, path=request.path, limit=request.max_content_length, request_id=g.request_id
+        method=request.method, path=request.path[:SHOWN_PATH], limit=request.max_content_length, request_id=g.request_id
     )
     kind = "server_error" if status >= 500 else "invalid_request_error"
     facts = {"message": message, "type": kind, "param": None, "code": HTTP_CODES.get(status, "bad_request")}

@@ -79,7 +79,7 @@ def frames(shape: Shape, events: Iterator[TokenEvent | None]) -> Iterator[str]:
             if event is None:
                 yield sse.KEEP_ALIVE
             elif event.kind == "delta":
-                yield from chunks([shape.chunk(shape.choice(event.text))])
+                yield from chunks([shape.chunk(shape.growth(event))])
             elif event.kind == "end":
                 usage = Usage.model_validate(event.data["usage"])
                 yield from chunks(shape.closing(event.data["finish_reason"], usage))

@@ -1,19 +1,24 @@
 """One way in and out of every JSON route: what a view declares is checked, answered and written in /openapi.json."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar, get_origin
+from typing import Any, Final, TypeVar, get_origin
 
 from flask import Response, request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
-from werkzeug.exceptions import UnsupportedMediaType
+from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
 
-from exo_celery.openai.refusal import invalid
+from exo_celery.errors import InvalidRequestError
+from exo_celery.invalid import invalid
 
 View = Callable[..., Any]
 M = TypeVar("M", bound=BaseModel)
+SHOWN_CHARACTERS: Final = 60
+# A key is a name that a client made up for one request: printable ASCII.
+IDEMPOTENCY_KEY: Final = re.compile(r"[!-~]{1,255}")
 
 
 @dataclass(frozen=True)
@@ -67,22 +72,30 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(to_json(value), status, mimetype="application/json")
 
 
+def check_kind(kind: str, words: str) -> None:
+    """Let a body of this media type pass, or raise UnsupportedMediaType."""
+    if request.mimetype != kind:
+        came = request.mimetype[:SHOWN_CHARACTERS] or "nothing"
+        raise UnsupportedMediaType(f"the body must be {words} Content-Type: {kind}; it came as {came!r}")
+
+
 def read_body(model: type[M]) -> M:
     """Read the request's JSON body strictly.
 
     Raises:
         InvalidRequestError: malformed, of a wrong type, or with a field nobody knows; `param` names it.
         UnsupportedMediaType: it does not say that it is JSON.
+        RequestEntityTooLarge: it has more bytes than are taken.
     """
-    if request.mimetype != "application/json":
-        raise UnsupportedMediaType(
-            f"the body must be JSON with Content-Type: application/json; it came as {request.mimetype or 'nothing'!r}"
-        )
+    check_kind("application/json", "JSON with")
     raw = request.get_data()
+    # Of a body in chunks, whose length nobody knows before, werkzeug gives the first so many bytes.
+    if request.content_length is None and len(raw) >= (request.max_content_length or len(raw) + 1):
+        raise RequestEntityTooLarge
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:
-        raise invalid(error.errors()[0], raw) from error
+        raise invalid(error, raw) from error
 
 
 def read_form(model: type[M]) -> M:
@@ -92,15 +105,12 @@ def read_form(model: type[M]) -> M:
         InvalidRequestError: as for a JSON body.
         UnsupportedMediaType: it is no such form.
     """
-    if request.mimetype != "multipart/form-data":
-        raise UnsupportedMediaType(
-            f"the body must be a form (Content-Type: multipart/form-data); it came as {request.mimetype or 'nothing'!r}"
-        )
-    texts = request.form.to_dict()
+    check_kind("multipart/form-data", "a form with")
+    values = request.form.to_dict() | request.files.to_dict()
     try:
-        return model.model_validate(texts | request.files.to_dict(), strict=False)
+        return model.model_validate(values, strict=False)
     except ValidationError as error:
-        raise invalid(error.errors()[0], to_json(texts)) from error
+        raise invalid(error, values) from error
 
 
 def read_query(model: type[M]) -> M:
@@ -117,4 +127,14 @@ def read_query(model: type[M]) -> M:
     try:
         return model.model_validate(values, strict=False)
     except ValidationError as error:
-        raise invalid(error.errors()[0], to_json(values)) from error
+        raise invalid(error, values) from error
+
+
+def idempotency_key() -> str:
+    """Return the name that the client gave its request, or ''."""
+    given = request.headers.get("Idempotency-Key", "")
+    if given and not IDEMPOTENCY_KEY.fullmatch(given):
+        raise InvalidRequestError(
+            f"Idempotency-Key {given[:60]!r} is not one: send 1 to 255 printable ASCII characters without spaces"
+        )
+    return given

@@ -6,12 +6,11 @@ from typing import Any, Final
 
 from flask import Blueprint, render_template, request
 from pydantic import ValidationError
-from pydantic_core import to_json
 from werkzeug.datastructures import MultiDict
 
 from exo_celery import cluster
 from exo_celery.errors import ExoError
-from exo_celery.openai.refusal import invalid
+from exo_celery.invalid import invalid
 from exo_celery.records.instance import PlacementRequest
 from exo_celery.records.node import NodeView
 from web.context import the_cluster
@@ -44,7 +43,7 @@ class Wanted:
         try:
             return cls(PlacementRequest.model_validate(values, strict=False))
         except ValidationError as error:
-            raise invalid(error.errors()[0], to_json(values)) from error
+            raise invalid(error, values) from error
 
     @property
     def as_curl(self) -> str:

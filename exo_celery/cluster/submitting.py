@@ -1,5 +1,6 @@
 """Jobs: taken, read, followed, cancelled, run again."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -13,6 +14,7 @@ from exo_celery.store.job_lists import Filter
 from exo_celery.store.jobs import Outcome
 from exo_celery.submission import Terms
 
+CURSOR: Final = re.compile(r"[0-9]{1,15}\.[0-9]{6}")
 KEEPALIVE_SECONDS: Final = 3.0  # below the socket's timeout
 
 
@@ -43,10 +45,9 @@ def jobs(
     Raises:
         InvalidRequestError: the cursor is not one of ours.
     """
-    try:
-        before = float(cursor) if cursor else None
-    except ValueError:
-        raise InvalidRequestError(f"{cursor!r:.40} is not a cursor that a list gave", param="cursor") from None
+    if cursor and not CURSOR.fullmatch(cursor):
+        raise InvalidRequestError(f"{cursor!r:.40} is not a cursor that a list gave", param="cursor")
+    before = float(cursor) if cursor else None
     found, rest = job_lists.page(cluster.redis, cluster.ns, Filter(state, **wanted), limit, before)
     return found, None if rest is None else f"{rest:.6f}"
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from exo_celery.errors import ModelFolderError
+from exo_celery.invalid import invalid
 from exo_celery.models.architectures import module_of, supports_tensor
 from exo_celery.models.disk import read_index
 from exo_celery.models.fetch import checked
@@ -81,7 +82,8 @@ def card_from_config(
             revision=revision,
         )
     except ValidationError as error:
-        raise ModelFolderError(f"no card can be made of {model_id}: {error}") from error
+        wrong = invalid(error, dict.fromkeys(ModelCard.model_fields))
+        raise ModelFolderError(f"no card can be made of {model_id}: {wrong.message}") from error
 
 
 def card_from_source(model_id: str, source: Source, stop: Stop, revision: str = "") -> ModelCard:

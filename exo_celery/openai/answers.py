@@ -2,9 +2,12 @@
 
 from typing import Any, ClassVar, Literal
 
+from pydantic import Field
+
 from exo_celery.records.base import Record
-from exo_celery.records.job import Job, Usage
+from exo_celery.records.job import Job, TokenEvent, Usage
 from exo_celery.records.model import ModelCard
+from exo_celery.records.tools import ToolCall
 
 
 class V1Usage(Record):
@@ -42,11 +45,12 @@ class V1Models(Record):
 
 
 class AnswerMessage(Record):
-    """The turn that the model took."""
+    """The turn that the model took; `tool_calls` are only there if it made some."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: tuple[ToolCall, ...] = Field((), exclude_if=lambda calls: not calls)
 
 
 class ChatChoice(Record):
@@ -98,6 +102,7 @@ class Shape:
     def __init__(self, job: Job, *, include_usage: bool) -> None:
         self.head = {"id": f"{self.prefix}-{job.id}", "created": int(job.created_at), "model": job.model}
         self.include_usage = include_usage
+        self.called = 0  # functions, in this stream
 
     def whole(self, job: Job) -> Record:
         """Return the whole answer of a finished job."""
@@ -111,6 +116,10 @@ class Shape:
         """Return one chunk; where usage was asked for, every chunk has the field."""
         told = {"usage": usage} if self.include_usage else {}
         return self.head | {"object": self.chunk_object, "choices": choices} | told
+
+    def growth(self, event: TokenEvent) -> dict[str, Any]:
+        """Return the choice of a chunk that carries what the job says next."""
+        return self.choice(event.text)
 
     def opening(self) -> list[dict[str, Any]]:
         """Return the chunks before the first text."""
@@ -130,7 +139,9 @@ class Chat(Shape):
 
     def whole(self, job: Job) -> ChatCompletion:
         """Return the model's turn."""
-        message = AnswerMessage(content=job.text)
+        # Who only calls functions says nothing.
+        said = job.text if job.text or not job.tool_calls else None
+        message = AnswerMessage(content=said, tool_calls=job.tool_calls)
         choices = [ChatChoice(message=message, finish_reason=job.finish_reason)]
         return ChatCompletion(**self.head, choices=choices, usage=V1Usage.of(job.usage))
 
@@ -138,6 +149,14 @@ class Chat(Shape):
         """Return what the turn grows by."""
         delta = {} if text is None else {"content": text}
         return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+
+    def growth(self, event: TokenEvent) -> dict[str, Any]:
+        """Return the choice of a chunk that carries text, or calls of functions, each whole with its place."""
+        choice = self.choice(event.text or None)
+        if calls := event.data.get("tool_calls"):
+            choice["delta"]["tool_calls"] = [{"index": index} | call for index, call in enumerate(calls, self.called)]
+            self.called += len(calls)
+        return choice
 
     def opening(self) -> list[dict[str, Any]]:
         """Return the one chunk that says who speaks."""

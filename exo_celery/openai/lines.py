@@ -5,16 +5,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails, to_json
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json, to_json
 
-from exo_celery.errors import InvalidRequestError
+from exo_celery.errors import ExoError, InvalidRequestError
+from exo_celery.invalid import finding
 from exo_celery.openai.answers import Chat, Shape, Text
-from exo_celery.openai.refusal import JobCancelledError, as_error, error_body, invalid
+from exo_celery.openai.refusal import JobCancelledError, as_error, error_body
 from exo_celery.openai.requests import ChatRequest, CompletionRequest
 from exo_celery.queues import BATCH
 from exo_celery.records.base import Request
-from exo_celery.records.batch import Batch, LineResult
+from exo_celery.records.batch import Batch, Endpoint, LineResult
 from exo_celery.records.job import Job, JobRequest, JobState
 
 MAX_LINE_BYTES: Final = 8 * 2**20  # as large as a request by itself may be
@@ -22,27 +23,38 @@ BOM: Final = b"\xef\xbb\xbf"
 CustomId = Annotated[str, Field(min_length=1, max_length=512)]
 
 
-class ChatLine(Request):
-    """One line of a batch for `/v1/chat/completions`."""
+class NamedModel(BaseModel):
+    """Of a request: the model, by which lines are counted and shared out. The rest is read when the line is run."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    model: str = Field(min_length=1, max_length=200)
+
+
+class Envelope(Request):
+    """What every line must have, or nothing of its file is run."""
 
     custom_id: CustomId
     method: Literal["POST"]
-    url: Literal["/v1/chat/completions"]
+    url: Endpoint
+    body: NamedModel
+
+
+class ChatBody(BaseModel):
+    """The request of a line for `/v1/chat/completions`."""
+
     body: ChatRequest
 
 
-class CompletionLine(Request):
-    """One line of a batch for `/v1/completions`."""
+class CompletionBody(BaseModel):
+    """The request of a line for `/v1/completions`."""
 
-    custom_id: CustomId
-    method: Literal["POST"]
-    url: Literal["/v1/completions"]
     body: CompletionRequest
 
 
-KINDS: Final[dict[str, type[ChatLine] | type[CompletionLine]]] = {
-    "/v1/chat/completions": ChatLine,
-    "/v1/completions": CompletionLine,
+KINDS: Final[dict[str, type[ChatBody] | type[CompletionBody]]] = {
+    "/v1/chat/completions": ChatBody,
+    "/v1/completions": CompletionBody,
 }
 SHAPES: Final[dict[str, type[Shape]]] = {"/v1/chat/completions": Chat, "/v1/completions": Text}
 # What OpenAI calls the refusal of a line, by where it lies.
@@ -88,34 +100,35 @@ def split(pieces: Iterable[bytes], number: int = 0, offset: int = 0) -> Iterator
         yield Line(number + 1, offset, offset + len(rest) + dropped, rest)
 
 
-def read(line: Line, endpoint: str) -> ChatLine | CompletionLine:
-    """Read a line as a request to the endpoint.
+def read(line: Line, endpoint: str) -> Envelope:
+    """Read what a line is called, where it goes and which model it asks.
 
     Raises:
-        InvalidRequestError: too long, malformed, of another endpoint, streaming, or what the endpoint itself refuses.
+        InvalidRequestError: too long, malformed, of another endpoint, or without a name or a model.
     """
     if len(line.raw) > MAX_LINE_BYTES:
         raise refused("line_too_long", f"the line is longer than {MAX_LINE_BYTES} bytes")
     try:
-        asked = KINDS[endpoint].model_validate_json(line.text)
+        envelope = Envelope.model_validate_json(line.text)
     except ValidationError as error:
-        raise not_valid(error.errors()[0], line.text) from error
-    if asked.body.stream:
-        raise refused("invalid_request", "body.stream: a batch does not stream; leave it out", "body.stream")
-    return asked
+        raise not_valid(error, line.text) from error
+    if envelope.url != endpoint:
+        raise refused("invalid_url", f"url: must be {endpoint}, as the batch's endpoint is (got {envelope.url})", "url")
+    return envelope
 
 
-def not_valid(detail: ErrorDetails, raw: bytes) -> InvalidRequestError:
-    """Return a validation error of a line with the code that OpenAI has for it."""
+def not_valid(error: ValidationError, raw: bytes) -> InvalidRequestError:
+    """Return what is wrong with a line, with the code that OpenAI has for it."""
+    detail = error.errors(include_url=False)[0]
     if detail["type"] == "json_invalid":
-        return refused("invalid_json_line", f"the line is not valid JSON: {detail['msg']}")
-    error = invalid(detail, raw)
+        return refused("invalid_json_line", f"the line is not valid JSON: {detail['ctx']['error']}")
+    wrong = finding(detail, raw, whole="the line")
     where = detail["loc"][0] if len(detail["loc"]) == 1 else None
     if detail["type"] == "missing":
-        error.code = "missing_required_parameter"
+        wrong.code = "missing_required_parameter"
     elif where in CODES:
-        error.code = CODES[str(where)]
-    return error
+        wrong.code = CODES[str(where)]
+    return wrong
 
 
 def refused(code: str, message: str, param: str | None = None) -> InvalidRequestError:
@@ -125,9 +138,26 @@ def refused(code: str, message: str, param: str | None = None) -> InvalidRequest
     return error
 
 
-def job_request(asked: ChatLine | CompletionLine) -> JobRequest:
-    """Return the job that answers a line, at the priority of a batch."""
-    return asked.body.job().model_copy(update={"priority": BATCH})
+def job_request(line: Line, endpoint: str) -> JobRequest:
+    """Return the job that answers a line, at the priority of a batch.
+
+    Raises:
+        InvalidRequestError: the endpoint refuses the request, as it would by itself.
+    """
+    try:
+        body = KINDS[endpoint].model_validate_json(line.text).body
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        raise finding(detail | {"loc": detail["loc"][1:]}, from_json(line.text)["body"]) from error
+    if body.stream:
+        raise InvalidRequestError("stream: a batch does not stream, leave it out", param="stream")
+    return body.job().model_copy(update={"priority": BATCH})
+
+
+def refusal(batch: Batch, number: int, custom_id: str, error: ExoError) -> LineResult:
+    """Return the result of a line whose request was not taken, or whose job did not end well."""
+    answer = {"status_code": error.status, "body": error_body(error)}
+    return LineResult(good=False, text=written(batch, number, custom_id, answer, None))
 
 
 def result(batch: Batch, number: int, custom_id: str, job: Job, unrun: str) -> LineResult:
@@ -140,8 +170,7 @@ def result(batch: Batch, number: int, custom_id: str, job: Job, unrun: str) -> L
         return LineResult(good=False, text=unrun_line(batch, number, custom_id, unrun))
     cancelled = JobCancelledError("the line's job was cancelled")
     error = cancelled if job.state is JobState.CANCELLED else as_error(job.error or {})
-    answer = {"status_code": error.status, "body": error_body(error)}
-    return LineResult(good=False, text=written(batch, number, custom_id, answer, None))
+    return refusal(batch, number, custom_id, error)
 
 
 def unrun_line(batch: Batch, number: int, custom_id: str, code: str) -> str:

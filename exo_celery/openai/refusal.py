@@ -1,45 +1,9 @@
-"""What is refused, in OpenAI's error shape: requests that are not valid, and jobs that did not end well."""
+"""What is refused, in OpenAI's error shape: errors as clients read them, and jobs that did not end well."""
 
-import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
-from pydantic_core import ErrorDetails, from_json
-
-from exo_celery.errors import ExoError, InvalidRequestError
-
-UNSUPPORTED: Final = "unsupported_parameter"  # also the type of a validation error that says so
-
-
-def invalid(detail: ErrorDetails, raw: bytes) -> InvalidRequestError:
-    """Return the first validation error as ours: which field, what was wrong, what came instead."""
-    if detail["type"] == "json_invalid":
-        return InvalidRequestError(f"the body is not valid JSON: {detail['msg']}")
-    param = field_path(detail, from_json(raw))
-    message = detail["msg"].removeprefix("Value error, ")
-    if param and detail["type"] not in ("missing", "extra_forbidden"):
-        message += f" (got {json.dumps(detail['input'], default=str)[:60]})"
-    error = InvalidRequestError(f"{param}: {message}" if param else message, param=param)
-    if detail["type"] == UNSUPPORTED:
-        error.code = UNSUPPORTED
-    return error
-
-
-def field_path(detail: ErrorDetails, body: Any) -> str | None:
-    """Return where an error lies as callers write it (`messages[0].content`), or None for the whole body.
-
-    Pydantic's location also names branches of unions, which the caller never wrote: it is followed through the body.
-    """
-    path = ""
-    missing = detail["type"] == "missing"
-    for part in detail["loc"]:
-        if isinstance(part, int) and isinstance(body, list):
-            path += f"[{part}]"
-            body = body[part] if part < len(body) else None
-        elif isinstance(part, str) and isinstance(body, dict) and (part in body or missing):
-            path += f".{part}" if path else part
-            body = body.get(part)
-    return path or None
+from exo_celery.errors import ExoError
 
 
 def error_body(error: ExoError) -> dict[str, Any]:

@@ -1,18 +1,29 @@
 """What clients of OpenAI's API send. A parameter that would change the answer is obeyed or refused, never ignored."""
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from exo_celery.openai.refusal import UNSUPPORTED
 from exo_celery.queues import INTERACTIVE
-from exo_celery.records.base import Request
-from exo_celery.records.job import JobRequest, Message
+from exo_celery.records.base import UNSUPPORTED, Request
+from exo_celery.records.job import MAX_TOOLS, JobRequest, LogitBias, Message, Penalty
+from exo_celery.records.tools import Tool, ToolCall
 
 CHAT_MAX_TOKENS: Final = 1024  # no model that rambles holds a slot for long
 COMPLETION_MAX_TOKENS: Final = 16  # the API's own default
+# How tokens are chosen.
+CHOOSING: Final = (
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "seed",
+)
 
 
 @dataclass(frozen=True, eq=False)  # equal ones (0 and False) would share one place in typing's cache of annotations
@@ -26,7 +37,7 @@ class Only:
         kind = isinstance(value, bool)  # in Python True is 1, in JSON it is not
         if value is None or any(value == one and isinstance(one, bool) == kind for one in self.values):
             return value
-        neutral = " or ".join([f"send {value!r}" for value in self.values[:1]] + ["leave it out"])
+        neutral = " or ".join([f"send {json.dumps(value)}" for value in self.values[:1]] + ["leave it out"])
         raise PydanticCustomError(UNSUPPORTED, "is not supported by this server: {neutral}", {"neutral": neutral})
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -60,12 +71,23 @@ def one_of_list(value: Any) -> Any:
     return value[0]
 
 
+def without_index(calls: Any) -> Any:
+    """Return calls without the place that each had in a stream, which some clients send back."""
+    if not isinstance(calls, list):
+        return calls
+    return [
+        {name: fact for name, fact in call.items() if name != "index"} if isinstance(call, dict) else call
+        for call in calls
+    ]
+
+
 def listed(value: Any) -> Any:
     """Return one stop text as a list of one, null as none."""
     return [] if value is None else [value] if isinstance(value, str) else value
 
 
 Text = Annotated[str | None, BeforeValidator(joined)]
+Calls = Annotated[Annotated[tuple[ToolCall, ...], Field(strict=False)] | None, BeforeValidator(without_index)]
 Stop = Annotated[tuple[str, ...], BeforeValidator(listed), Field(strict=False, max_length=16)]
 
 
@@ -75,7 +97,7 @@ class ChatMessage(Request):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Calls = None
     tool_call_id: str | None = None
     refusal: Annotated[Any, Only()] = None
     audio: Annotated[Any, Only()] = None
@@ -87,6 +109,8 @@ class ChatMessage(Request):
         """Refuse a turn that says nothing."""
         if self.content is None and not (self.role == "assistant" and self.tool_calls):
             raise ValueError(f"a message of role {self.role} needs content")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise ValueError("a message of role tool needs tool_call_id, which says whose result it is")
         return self
 
     def message(self) -> Message:
@@ -121,10 +145,10 @@ class Sampling(Request):
     stream_options: StreamOptions | None = None
     user: str | None = None
     n: Annotated[Any, Only((1,))] = None
-    frequency_penalty: Annotated[Any, Only((0,))] = None
-    presence_penalty: Annotated[Any, Only((0,))] = None
-    repetition_penalty: Annotated[Any, Only((1,))] = None
-    logit_bias: Annotated[Any, Only(({},))] = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    logit_bias: LogitBias | None = None
 
     @model_validator(mode="after")
     def options_of_a_stream(self) -> "Sampling":
@@ -140,7 +164,7 @@ class Sampling(Request):
 
     def sampled(self, max_tokens: int, **given: Any) -> JobRequest:
         """Return the job that answers this request, at the priority of somebody who waits."""
-        chosen = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
+        chosen = {name: getattr(self, name) for name in CHOOSING}
         return JobRequest.model_validate(
             {name: value for name, value in chosen.items() if value is not None}
             | {"model": self.model, "max_tokens": max_tokens, "stop": self.stop, "priority": INTERACTIVE}
@@ -156,8 +180,10 @@ class ChatRequest(Sampling):
     logprobs: Annotated[Any, Only((False,))] = None
     top_logprobs: Annotated[Any, Only((0,))] = None
     response_format: Annotated[Any, Only(({"type": "text"},))] = None
-    tools: Annotated[Any, Only(([],))] = None
-    tool_choice: Annotated[Any, Only(("none", "auto"))] = None
+    tools: Annotated[tuple[Tool, ...] | None, Field(strict=False, max_length=MAX_TOOLS)] = None
+    # That a model calls a function can be forbidden, not forced.
+    tool_choice: Annotated[Any, Only(("auto", "none"))] = None
+    parallel_tool_calls: bool | None = None
     functions: Annotated[Any, Only(([],))] = None
     function_call: Annotated[Any, Only(("none", "auto"))] = None
     modalities: Annotated[Any, Only((["text"],))] = None
@@ -167,7 +193,6 @@ class ChatRequest(Sampling):
     verbosity: Annotated[Any, Only(("medium",))] = None
     web_search_options: Annotated[Any, Only()] = None
     # Say something of the caller, not of the answer.
-    parallel_tool_calls: bool | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None
     service_tier: str | None = None
@@ -186,7 +211,11 @@ class ChatRequest(Sampling):
     def job(self) -> JobRequest:
         """Return the job that answers this chat."""
         limit = self.max_completion_tokens or self.max_tokens or CHAT_MAX_TOKENS
-        return self.sampled(limit, messages=tuple(turn.message() for turn in self.messages))
+        turns = tuple(turn.message() for turn in self.messages)
+        # A model that is shown no tools calls none.
+        if not self.tools or self.tool_choice == "none":
+            return self.sampled(limit, messages=turns)
+        return self.sampled(limit, messages=turns, tools=self.tools, parallel_tool_calls=self.parallel_tool_calls)
 
 
 class CompletionRequest(Sampling):

@@ -1,4 +1,7 @@
-"""Is every line of a file a request that would be taken? Told with line numbers, before anything is run."""
+"""May a batch begin? Every line needs a name of its own and a known model, else nothing is run, told by line numbers.
+
+What else may be wrong with a request is its own line's affair: it ends as a refusal in the error file.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -55,7 +58,7 @@ def check(line: Line, endpoint: str, known: set[str], seen: dict[bytes, int], fo
     """Count a line, or refuse it.
 
     Raises:
-        InvalidRequestError: the request is not valid, its custom_id came before, or nobody knows its model.
+        InvalidRequestError: the line cannot be read, its custom_id came before, or nobody knows its model.
     """
     asked = read(line, endpoint)
     digest = hashlib.blake2b(asked.custom_id.encode(), digest_size=16).digest()

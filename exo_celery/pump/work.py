@@ -3,15 +3,19 @@
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from exo_celery import submission
 from exo_celery.context import Context
+from exo_celery.errors import InvalidRequestError
 from exo_celery.openai import lines
-from exo_celery.openai.lines import ChatLine, CompletionLine, Line
+from exo_celery.openai.lines import Line
 from exo_celery.records.batch import Batch, Cursor, Flight, LineResult, StoredFile
-from exo_celery.records.job import TERMINAL, Job, JobState
+from exo_celery.records.job import TERMINAL, Job, JobRequest, JobState
 from exo_celery.store import batches, files, jobs
 from exo_celery.store.jobs import Outcome
+
+LINES_PER_SIGN: Final = 500
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class Work:
         if job is not None and unrun and job.state not in TERMINAL:
             job = self.cancel(job)
         if job is None and not unrun:
-            self.submit_again(flight)
-            return False
+            before = Cursor(line=flight.line - 1, offset=flight.offset)
+            return not self.begin(next(self.lines(before)), flight.custom_id)
         if job is not None and job.state not in TERMINAL:
             return False
         if job is None:
@@ -58,10 +62,16 @@ class Work:
         jobs.finish(self.cluster.redis, self.cluster.ns, job.id, None, Outcome(JobState.CANCELLED))
         return jobs.get(self.cluster.redis, self.cluster.ns, job.id)
 
-    def submit_again(self, flight: Flight) -> None:
-        """Submit the job of a line that was taken."""
-        line = next(self.lines(Cursor(line=flight.line - 1, offset=flight.offset)))
-        self.submit(line.number, lines.read(line, self.batch.endpoint))
+    def begin(self, line: Line, custom_id: str) -> bool:
+        """Submit a line that was taken; one that its endpoint refuses has its result at once. True if it is in work."""
+        try:
+            request = lines.job_request(line, self.batch.endpoint)
+        except InvalidRequestError as error:
+            result = lines.refusal(self.batch, line.number, custom_id, error)
+            batches.record(self.cluster.redis, self.cluster.ns, self.batch, line.number, result)
+            return False
+        self.submit(line.number, request)
+        return True
 
     def fill(self, model: str, in_work: int, most: int) -> None:
         """Take lines of a model from the file and submit them, until `most` are in work."""
@@ -72,6 +82,8 @@ class Work:
             return
         for line in self.lines(after):
             after = Cursor(line=line.number, offset=line.end)
+            if line.number % LINES_PER_SIGN == 0:
+                batches.renew(redis, ns, batch.id)
             asked = lines.read(line, batch.endpoint) if line.text else None
             if asked is None or asked.body.model != model:
                 continue
@@ -79,15 +91,13 @@ class Work:
             moved = batches.take(redis, ns, batch.id, stored, after, flight, most)
             if moved is None:
                 return
-            self.submit(line.number, asked)
-            stored, in_work = moved, in_work + 1
+            stored, in_work = moved, in_work + self.begin(line, asked.custom_id)
             if in_work == most:
                 return
         batches.skip(redis, ns, batch.id, model, stored, after)
 
-    def submit(self, number: int, asked: ChatLine | CompletionLine) -> None:
+    def submit(self, number: int, request: JobRequest) -> None:
         """Write a line's job and send its message; the same line again is the same job."""
-        request = lines.job_request(asked)
         job = Job(
             id=self.batch.job_id(number),
             model=request.model,

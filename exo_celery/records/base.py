@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema
 
+UNSUPPORTED: Final = "unsupported_parameter"  # the type of a validation error, and the code that callers read
 MODEL_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 
 

@@ -1,11 +1,12 @@
 """Jobs: durable generation requests."""
 
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
 from exo_celery.records.base import ModelId, Record, Request
+from exo_celery.records.tools import Tool, ToolCall
 
 
 class JobState(StrEnum):
@@ -21,6 +22,14 @@ class JobState(StrEnum):
 TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELLED})
 MAX_DEADLINE_SECONDS: Final = 30 * 86_400
+MAX_TOOLS: Final = 128
+
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+# Token ids are names in JSON.
+LogitBias = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=1024),
+]
 
 
 class Message(Request):
@@ -29,19 +38,28 @@ class Message(Request):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: tuple[ToolCall, ...] | None = Field(None, strict=False)
     tool_call_id: str | None = None
 
 
 class JobRequest(Request):
-    """What `POST /api/jobs` takes: messages or a prompt, never both."""
+    """What `POST /api/jobs` takes: messages or a prompt, never both.
+
+    `tools` are functions that the model may call; with `parallel_tool_calls` false it calls one at most.
+    """
 
     model: ModelId
     messages: tuple[Message, ...] | None = Field(None, strict=False, min_length=1)
     prompt: str | None = Field(None, min_length=1)
+    tools: tuple[Tool, ...] | None = Field(None, strict=False, max_length=MAX_TOOLS)
+    parallel_tool_calls: bool | None = None
     max_tokens: int = Field(256, ge=1, le=1_000_000)
     temperature: float = Field(0.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    logit_bias: LogitBias | None = None
     seed: int | None = Field(None, ge=0, lt=2**63)
     stop: tuple[str, ...] = Field((), strict=False, max_length=16)
     priority: Literal[0, 5, 9] = 5
@@ -53,13 +71,16 @@ class JobRequest(Request):
         """Refuse a request with no input, or with two."""
         if (self.messages is None) == (self.prompt is None):
             raise ValueError("give either messages or prompt")
+        if self.tools and self.messages is None:
+            raise ValueError("tools need messages: a plain prompt shows the model none")
         return self
 
 
 class TokenEvent(Record):
     """One entry of a job's token stream; its id is `<attempt>-<n>`.
 
-    `attempt` announces a new run (what came before is void), `delta` carries text, `end` the outcome in `data`.
+    `attempt` announces a new run (what came before is void), `delta` carries text, or `tool_calls` in `data`, `end` the
+    outcome in `data`.
     """
 
     id: str
@@ -86,7 +107,7 @@ class Continuation(Record):
 
 
 class Job(Record):
-    """The record of a job. `text` is its result; `reasons` say why earlier attempts ended.
+    """The record of a job. `text` and `tool_calls` are its result; `reasons` say why earlier attempts ended.
 
     `attempts_before` were used up when the job was last retried; `keep_seconds` is for how long it is kept after its
     end; `then_sent_at` and `webhook_sent_at` are 0 until it was told on.
@@ -102,6 +123,7 @@ class Job(Record):
     owner: str = ""
     seed: int = 0
     text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str = ""
     usage: Usage = Usage()
     error: dict[str, Any] | None = None

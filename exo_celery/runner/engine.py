@@ -50,6 +50,7 @@ class Engine:
             speller=self._text if request.messages is not None else self._text.going_on(),
             emit=emit,
             on_finish=self._done,
+            reader=self._text.reader(message.id, request, prompt),
         )
 
     def _done(self, reply: Reply) -> None:

@@ -11,6 +11,7 @@ from pydantic import Field
 from exo_celery.records.base import Record
 from exo_celery.records.engine import EngineFigures
 from exo_celery.records.job import Usage
+from exo_celery.records.tools import ToolCall
 
 
 class ShardSpec(Record):
@@ -48,6 +49,7 @@ class ShardSpec(Record):
 class GenerateRequest(Record):
     """What a generation asks for: messages or a prompt (text or token ids).
 
+    `tools` are shown to the model, in OpenAI's shape; without `parallel_tool_calls` it calls one of them at most.
     Penalties and biases are OpenAI's, `repetition_penalty` is a factor; `logprobs` is how many alternatives to list.
     """
 
@@ -55,6 +57,8 @@ class GenerateRequest(Record):
 
     messages: tuple[dict[str, Any], ...] | None = None
     prompt: str | tuple[int, ...] | None = None
+    tools: tuple[dict[str, Any], ...] = ()
+    parallel_tool_calls: bool = True
     max_tokens: int = Field(256, ge=1)
     temperature: float = Field(0.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -187,22 +191,24 @@ class TokenLogprobs(Candidate):
 
 
 class Delta(Record):
-    """One step's tokens and the text that is certain by now; either may be empty. Logprobs only where asked for."""
+    """One step's tokens and what is certain by now, text or calls; each may be empty. Logprobs only where asked for."""
 
     type: Literal["delta"] = "delta"
     id: str
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class Finished(Record):
-    """The request is done: `text` is all of it, finish_reason `stop`, `length` or `cancelled`."""
+    """The request is done: `text` is all of it but for `tool_calls`."""
 
     type: Literal["finished"] = "finished"
     id: str
-    finish_reason: Literal["stop", "length", "cancelled"]
+    finish_reason: Literal["stop", "length", "tool_calls", "cancelled"]
     text: str
+    tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage
 
 

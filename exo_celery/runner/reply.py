@@ -5,12 +5,14 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from exo_celery.records.job import Usage
+from exo_celery.records.tools import ToolCall
+from exo_celery.runner.calls import PlainReader, Reader, Said
 from exo_celery.runner.meter import Ended
 from exo_celery.runner.protocol import Candidate, Delta, Event, Finished, Started, TokenLogprobs
 from exo_celery.runner.step import Choice, Sampling
 from exo_celery.runner.stops import StopScanner
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
 class Detokenizer(Protocol):
@@ -55,6 +57,7 @@ class Reply:
         speller: Speller,
         emit: Callable[[Event], None],
         on_finish: Callable[["Reply"], None],
+        reader: Reader | None = None,
     ) -> None:
         self.id = request_id
         self.prompt = prompt
@@ -65,9 +68,11 @@ class Reply:
         self._speller = speller
         self._detokenizer = speller.detokenizer()
         self._scanner = StopScanner(stops)
+        self._reader: Reader = reader or PlainReader()
         self._emit = emit
         self._on_finish = on_finish
         self._pieces: list[str] = []
+        self._calls: list[ToolCall] = []
         self._chosen: list[int] = []  # with the end token, if it came
         self._count = 0
         self._reason = ""
@@ -111,7 +116,7 @@ class Reply:
             return
         self._count += 1
         self._detokenizer.add_token(choice.token)
-        if self._say(self._detokenizer.last_segment, choice):
+        if self._say(self._detokenizer.last_segment, choice) or self._reader.full:
             self.finish("stop", flush=False)
         elif self._count >= self._max_tokens:
             self.finish("length")
@@ -122,8 +127,12 @@ class Reply:
             self._detokenizer.finalize()
             if not self._say(self._detokenizer.last_segment) and self._scanner.held:
                 self._say_certain(self._scanner.held)
+        self._hand_out(self._reader.finish())
+        if self._calls and reason == "stop":
+            reason = "tool_calls"
         self.finished, self._reason = True, reason
-        self._emit(Finished(id=self.id, finish_reason=reason, text="".join(self._pieces), usage=self._usage()))
+        text, calls = "".join(self._pieces), tuple(self._calls)
+        self._emit(Finished(id=self.id, finish_reason=reason, text=text, tool_calls=calls, usage=self._usage()))
         self._on_finish(self)
 
     def _say(self, text: str, choice: Choice | None = None) -> bool:
@@ -133,11 +142,18 @@ class Reply:
         return stopped
 
     def _say_certain(self, text: str, choice: Choice | None = None) -> None:
-        if not text and choice is None:
-            return
-        self._pieces.append(text)
+        self._hand_out(self._reader.feed(text), choice)
+
+    def _hand_out(self, said: list[Said], choice: Choice | None = None) -> None:
+        """Emit text and calls, the token with the first of them, or alone."""
         tokens = () if choice is None else (choice.token,)
-        self._emit(Delta(id=self.id, text=text, token_ids=tokens, logprobs=self._logprobs(choice)))
+        logprobs = self._logprobs(choice)
+        for part in said or [""] * len(tokens):
+            text, calls = (part, ()) if isinstance(part, str) else ("", part)
+            self._pieces.append(text)
+            self._calls.extend(calls)
+            self._emit(Delta(id=self.id, text=text, token_ids=tokens, logprobs=logprobs, tool_calls=calls))
+            tokens, logprobs = (), ()
 
     def _logprobs(self, choice: Choice | None) -> tuple[TokenLogprobs, ...]:
         if choice is None or choice.logprob is None:

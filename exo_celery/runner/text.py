@@ -1,32 +1,18 @@
-"""Text to tokens and back: tokenizer, chat template, streaming detokenizer.
-
-Chat templates are foreign code. transformers renders them in Jinja's immutable sandbox; we limit their time.
-"""
+"""Text to tokens and back: tokenizer, streaming detokenizer, and what finds calls of functions in an answer."""
 
 import threading
 from pathlib import Path
 from typing import Any, Final
 
-import jinja2
 from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer, load
 
-from exo_celery.errors import ContextLengthError, InvalidRequestError, ModelFolderError, TemplateError
-from exo_celery.runner.patience import OutOfTimeError, time_limit
+from exo_celery.errors import ContextLengthError, InvalidRequestError, ModelFolderError
+from exo_celery.runner.calls import CallReader, Format
 from exo_celery.runner.protocol import GenerateRequest
 from exo_celery.runner.reply import Detokenizer
+from exo_celery.runner.template import render
 
-TEMPLATE_SECONDS: Final = 5.0
 SAID_BEFORE: Final = "."
-# What foreign template code can raise on messages it was not made for.
-TEMPLATE_ERRORS = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
 
 
 class Text:
@@ -56,6 +42,17 @@ class Text:
         """Return what spells text that goes on where a plain prompt ended."""
         return Continuation(self)
 
+    def reader(self, name: str, request: GenerateRequest, prompt: tuple[int, ...]) -> CallReader | None:
+        """Return what tells the calls in an answer from its text; None where nothing may be called."""
+        if not request.tools:
+            return None
+        known = self._tokenizer
+        marks = {"think_start": known.think_start or "", "think_end": known.think_end or ""}
+        form = Format(known.tool_call_start, known.tool_call_end, known.tool_parser, **marks)
+        thinking = known.has_thinking and known.rfind_think_start(prompt) > known.rfind_think_end(prompt)
+        most = None if request.parallel_tool_calls else 1
+        return CallReader(form, list(request.tools), name, thinking=thinking, most=most)
+
     def spell(self, token: int) -> str:
         """Return the text of a single token."""
         with self._lock:
@@ -73,38 +70,26 @@ class Text:
         param = "prompt" if request.messages is None else "messages"
         if not tokens:
             raise InvalidRequestError("the prompt is empty: send at least one token", param=param)
+        if not all(0 <= token < self._vocabulary for token in request.logit_bias):
+            raise InvalidRequestError(f"token ids of this model are 0 to {self._vocabulary - 1}", param="logit_bias")
         if not all(0 <= token < self._vocabulary for token in tokens):
             raise InvalidRequestError(f"token ids of this model are 0 to {self._vocabulary - 1}", param=param)
         if len(tokens) >= self.context_length:
             raise ContextLengthError(
-                f"the prompt has {len(tokens)} tokens, this model's context is {self.context_length}: shorten it",
+                # In OpenAI's words, by which some clients know it.
+                f"This model's maximum context length is {self.context_length} tokens, the prompt has {len(tokens)}: "
+                "shorten it",
                 param=param,
             )
         return tokens
 
     def _encode_text(self, request: GenerateRequest) -> tuple[int, ...]:
-        text = request.prompt if isinstance(request.prompt, str) else self._render(request.messages or ())
+        text = request.prompt if isinstance(request.prompt, str) else render(self._tokenizer, request)
         begin = self._tokenizer.bos_token
         # A template writes its own beginning, a plain prompt may bring one.
         special = request.messages is None and (begin is None or not text.startswith(begin))
         with self._lock:
             return tuple(self._tokenizer.encode(text, add_special_tokens=special))
-
-    def _render(self, messages: tuple[dict[str, Any], ...]) -> str:
-        if not self._tokenizer.has_chat_template:
-            raise TemplateError("this model has no chat template: send a prompt instead of messages")
-        turns = [normalized(message) for message in messages]
-        try:
-            with time_limit(TEMPLATE_SECONDS):
-                rendered = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        except OutOfTimeError as error:
-            raise TemplateError(
-                f"the model's chat template took longer than {TEMPLATE_SECONDS:.0f} s: send a plain prompt",
-                param="messages",
-            ) from error
-        except TEMPLATE_ERRORS as error:
-            raise TemplateError(f"the model's chat template refused the messages: {error}", param="messages") from error
-        return str(rendered)
 
 
 class Continuation:
@@ -121,19 +106,3 @@ class Continuation:
             fresh.text, fresh.offset = SAID_BEFORE, len(SAID_BEFORE)
         kept: Detokenizer = fresh
         return kept
-
-
-def normalized(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a chat message as templates expect it: plain text, and no role that only OpenAI knows.
-
-    Raises:
-        InvalidRequestError: the content holds parts other than text.
-    """
-    content = message.get("content")
-    if isinstance(content, list):
-        if any(part.get("type") != "text" for part in content):
-            raise InvalidRequestError("this model reads text only: send parts of type text", param="messages")
-        content = "".join(str(part.get("text", "")) for part in content)
-    role = "system" if message.get("role") == "developer" else message.get("role")
-    kept = {key: value for key, value in message.items() if value is not None}
-    return kept | {"role": role, "content": content or ""}

@@ -73,22 +73,27 @@ def lines(judge: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
 def test_a_batch_from_upload_to_files(judge: openai.OpenAI) -> None:
     rows = [request(f"n-{n}") for n in range(20)]
     rows[7]["body"]["messages"][0]["content"] = "word " * 9000
+    rows[9]["body"]["stream"] = True
     batch = started(judge, rows, metadata={"name": "first"})
     assert (batch.object, batch.endpoint, batch.metadata) == ("batch", CHAT, {"name": "first"})
     assert batch.status in ("validating", "in_progress")
     done = ended(judge, batch)
-    assert (done.status, counts(done), done.errors) == ("completed", (20, 19, 1), None)
+    assert (done.status, counts(done), done.errors) == ("completed", (20, 18, 2), None)
     assert done.usage
-    assert done.usage.output_tokens > 19
+    assert done.usage.output_tokens > 18
     good, bad = lines(judge, done.output_file_id), lines(judge, done.error_file_id)
-    assert [row["custom_id"] for row in good] == [f"n-{n}" for n in range(20) if n != 7]
+    assert [row["custom_id"] for row in good] == [f"n-{n}" for n in range(20) if n not in (7, 9)]
     for row in good:
         assert (row["error"], row["response"]["status_code"]) == (None, 200)
         assert row["response"]["body"]["object"] == "chat.completion"
         assert row["response"]["body"]["usage"]["completion_tokens"] <= 4
-    assert [row["custom_id"] for row in bad] == ["n-7"]
-    assert (bad[0]["error"], bad[0]["response"]["status_code"]) == (None, 400)
-    assert bad[0]["response"]["body"]["error"]["code"] == "context_length_exceeded"
+    assert [row["custom_id"] for row in bad] == ["n-7", "n-9"]
+    assert [(row["error"], row["response"]["status_code"]) for row in bad] == [(None, 400)] * 2
+    refusals = [row["response"]["body"]["error"] for row in bad]
+    assert [(one["code"], one["param"]) for one in refusals] == [
+        ("context_length_exceeded", "messages"),
+        ("invalid_request", "stream"),
+    ]
 
 
 def test_an_answer_is_that_of_a_plain_request(judge: openai.OpenAI) -> None:
@@ -101,14 +106,14 @@ def test_an_answer_is_that_of_a_plain_request(judge: openai.OpenAI) -> None:
 
 def test_a_file_with_bad_lines_fails_with_their_numbers(judge: openai.OpenAI) -> None:
     rows = [request("a"), request("b"), request("a"), request("c") | {"url": "/v1/completions"}]
-    rows[1]["body"]["stream"] = True
+    rows[1]["method"] = "GET"
     failed = ended(judge, started(judge, rows))
     assert (failed.status, counts(failed)) == ("failed", (0, 0, 0))
     assert failed.errors
     assert failed.errors.data
     found = [(error.line, error.code, error.param) for error in failed.errors.data]
     assert found == [
-        (2, "invalid_request", "body.stream"),
+        (2, "invalid_method", "method"),
         (3, "duplicate_custom_id", "custom_id"),
         (4, "invalid_url", "url"),
     ]

@@ -209,6 +209,7 @@ def test_an_answer_ends_with_the_context(client: EngineClient) -> None:
         ({"prompt": ""}, "invalid_request"),
         ({"prompt": [1, 10**6]}, "invalid_request"),
         ({"prompt": [-1]}, "invalid_request"),
+        ({"prompt": [1], "logit_bias": {10**6: 1.0}}, "invalid_request"),
     ],
     ids=str,
 )

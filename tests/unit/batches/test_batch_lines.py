@@ -13,7 +13,8 @@ from exo_celery.openai.lines import split
 from exo_celery.pump import validation
 from exo_celery.pump.validation import MAX_ERRORS, Findings, validate
 from exo_celery.records.batch import Batch
-from exo_celery.records.job import Job, JobState, Usage
+from exo_celery.records.job import Job, JobRequest, JobState, Usage
+from exo_celery.records.tools import CalledFunction, ToolCall
 
 CHAT = "/v1/chat/completions"
 MODEL = "org/known"
@@ -88,10 +89,9 @@ def test_what_editors_do_to_files_is_accepted(content: bytes) -> None:
         (line(7), "invalid_custom_id", "custom_id"),
         (line("b", url="/v1/completions"), "invalid_url", "url"),
         (line("b", method="GET"), "invalid_method", "method"),
-        (line("b", stream=True), "invalid_request", "body.stream"),
-        (line("b", max_tokens=0), "invalid_request", "body.max_tokens"),
-        (line("b", n=2), "unsupported_parameter", "body.n"),
-        (line("b", surprise=1), "invalid_request", "body.surprise"),
+        (line("b") | {"surprise": 1}, "invalid_request", "surprise"),
+        (line("b") | {"body": []}, "invalid_request", "body"),
+        (line("b", model=None), "invalid_request", "body.model"),
         (line("b", model="no/such"), "model_not_found", "body.model"),
         (line("a"), "duplicate_custom_id", "custom_id"),
         ({"custom_id": "b", "method": "POST", "url": CHAT}, "missing_required_parameter", "body"),
@@ -120,17 +120,46 @@ def test_more_lines_than_allowed_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert complaints(checked(*(line(str(n)) for n in range(9)))) == [(4, "too_many_requests")]
 
 
+def request_of(row: Any, endpoint: str = CHAT) -> JobRequest:
+    return lines.job_request(next(split([text(row)])), endpoint)
+
+
 def test_a_line_becomes_the_job_that_the_endpoint_would_make() -> None:
-    asked = lines.read(next(split([text(line("a", max_tokens=3, seed=5))])), CHAT)
-    request = lines.job_request(asked)
+    request = request_of(line("a", max_tokens=3, seed=5))
     assert (request.model, request.max_tokens, request.seed, request.priority) == (MODEL, 3, 5, 9)
     plain = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": MODEL, "prompt": "hi"}}
-    assert lines.job_request(lines.read(next(split([text(plain)])), "/v1/completions")).prompt == "hi"
+    assert request_of(plain, "/v1/completions").prompt == "hi"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "param"),
+    [
+        ({"stream": True}, "invalid_request", "stream"),
+        ({"max_tokens": 0}, "invalid_request", "max_tokens"),
+        ({"n": 2}, "unsupported_parameter", "n"),
+        ({"surprise": 1}, "invalid_request", "surprise"),
+        ({"messages": [{"role": "user"}]}, "invalid_request", "messages[0]"),
+        ({"max_tokens": 1, "max_completion_tokens": 2}, "invalid_request", None),
+    ],
+)
+def test_a_bad_request_fails_its_own_line_as_the_endpoint_would(
+    change: dict[str, Any], code: str, param: str | None
+) -> None:
+    rows = [line("a"), line("b", **change), line("c")]
+    assert checked(*rows).errors == []
+    assert checked(*rows).lines == {MODEL: 3}
+    with pytest.raises(InvalidRequestError) as refused:
+        request_of(rows[1])
+    assert (refused.value.code, refused.value.param) == (code, param)
+    result = lines.refusal(BATCH, 2, "b", refused.value)
+    told = json.loads(result.text)
+    assert not result.good
+    assert (told["custom_id"], told["error"], told["response"]["status_code"]) == ("b", None, 400)
+    assert told["response"]["body"]["error"]["param"] == param
 
 
 def job(**facts: Any) -> Job:
-    request = lines.job_request(lines.read(next(split([text(line())])), CHAT))
-    return Job(id=BATCH.job_id(1), model=MODEL, request=request, **facts)
+    return Job(id=BATCH.job_id(1), model=MODEL, request=request_of(line()), **facts)
 
 
 def test_an_answered_line() -> None:
@@ -161,6 +190,11 @@ def test_a_line_that_was_not_run_has_no_response() -> None:
     assert alone["response"]["body"]["error"]["code"] == "job_cancelled"
 
 
-def test_a_refusal_is_for_a_caller() -> None:
-    with pytest.raises(InvalidRequestError, match="does not stream"):
-        lines.read(next(split([text(line(stream=True))])), CHAT)
+def test_a_line_that_called_a_function() -> None:
+    call = ToolCall(id="abc", function=CalledFunction(name="clock", arguments="{}"))
+    done = job(state=JobState.SUCCEEDED, tool_calls=(call,), finish_reason="tool_calls")
+    choice = json.loads(lines.result(BATCH, 1, "a", done, "").text)["response"]["body"]["choices"][0]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
+    assert choice["message"]["tool_calls"] == [
+        {"id": "abc", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    ]

@@ -70,6 +70,7 @@ class FakeCluster:
         self.fits = True
         self.away = False
         self.ready: tuple[bool, list[str]] = (True, [])
+        self.ended: dict[str, Any] = {}
 
     def nodes(self, c: Any) -> list[NodeView]:
         return [NodeView(id="node-1", alive=True, ram_total_bytes=8, ram_available_bytes=4)]
@@ -139,7 +140,7 @@ class FakeCluster:
         if job_id != "j1":
             raise NotFoundError(f"job {job_id!r} does not exist")
         request = self.submitted[-1] if self.submitted else JobRequest(model=MODEL, prompt="x")
-        done = {"state": JobState.SUCCEEDED, "text": "Paris", "finish_reason": "stop", "usage": USAGE}
+        done = {"state": JobState.SUCCEEDED, "text": "Paris", "finish_reason": "stop", "usage": USAGE} | self.ended
         return Job(id="j1", model=MODEL, request=request, attempt=1, created_at=1700000000.25, **done)
 
     def jobs(self, c: Any, state: Any, limit: int, cursor: Any = None, **wanted: str) -> tuple[list[Job], str | None]:

@@ -12,6 +12,9 @@ JOB: dict[str, Any] = {"model": "org/known", "prompt": "hello"}
 CHAT: dict[str, Any] = {"model": "org/known", "messages": [{"role": "user", "content": "hello"}]}
 
 
+NOT_JSON = {"name": "clock", "arguments": "{'zone': 1}"}
+
+
 def post(client: FlaskClient, path: str, body: Any) -> tuple[int, dict[str, Any]]:
     raw = body if isinstance(body, bytes) else json.dumps(body)
     answer = client.post(path, data=raw, content_type="application/json")
@@ -64,6 +67,19 @@ def test_a_job_names_the_field(client: FlaskClient, fake: Any, change: dict[str,
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, None),
         ({"max_tokens": 5, "max_completion_tokens": 6}, None),
+        ({"frequency_penalty": 3}, "frequency_penalty"),
+        ({"logit_bias": {"word": 1}}, "logit_bias.word"),
+        ({"logit_bias": {"7": 101}}, "logit_bias.7"),
+        ({"tools": {}}, "tools"),
+        ({"tools": [{"type": "custom", "function": {"name": "x"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
+        ({"messages": [{"role": "tool", "content": "12:00"}]}, "messages[0]"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, "messages[0].tool_calls[0].function"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": NOT_JSON}]}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
     ],
 )
 def test_a_chat_names_the_field(client: FlaskClient, fake: Any, change: dict[str, Any], param: str | None) -> None:
@@ -77,14 +93,14 @@ def test_a_chat_names_the_field(client: FlaskClient, fake: Any, change: dict[str
     [
         {"n": 2},
         {"n": True},
-        {"tools": [{"type": "function"}]},
         {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "clock"}}},
+        {"tools": [{"type": "function", "function": {"name": "clock", "strict": True}}]},
+        {"functions": [{"name": "clock"}]},
         {"response_format": {"type": "json_schema"}},
+        {"response_format": {"type": "json_object"}},
         {"logprobs": True},
         {"top_logprobs": 3},
-        {"logit_bias": {"50256": -100}},
-        {"frequency_penalty": 0.5},
-        {"presence_penalty": -1},
         {"reasoning_effort": "high"},
         {"modalities": ["text", "audio"]},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},

@@ -61,6 +61,14 @@ def test_a_streamed_chat(client: FlaskClient, fake: Any) -> None:
     assert fake.cancelled == []
 
 
+def test_how_tokens_are_chosen_reaches_the_job(client: FlaskClient, fake: Any) -> None:
+    chosen = {"temperature": 0.5, "top_p": 0.9, "seed": 7, "frequency_penalty": 0.5, "presence_penalty": -1}
+    chosen |= {"repetition_penalty": 1.1, "logit_bias": {"50256": -100}}
+    assert client.post("/v1/chat/completions", json=CHAT | chosen).status_code == 200
+    assert client.post("/v1/completions", json={"model": MODEL, "prompt": "The"} | chosen).status_code == 200
+    assert [{name: getattr(asked, name) for name in chosen} for asked in fake.submitted] == [chosen, chosen]
+
+
 def test_usage_in_a_stream(client: FlaskClient) -> None:
     body = CHAT | {"stream": True, "stream_options": {"include_usage": True}}
     *chunks, last, _ = frames(client.post("/v1/chat/completions", json=body).text)
@@ -96,6 +104,56 @@ def test_neutral_values_and_an_echoed_turn_are_accepted(client: FlaskClient) -> 
     turns = [*CHAT["messages"], echoed, {"role": "user", "content": "Sure?"}]
     answer = client.post("/v1/chat/completions", json=CHAT | neutral | also | {"messages": turns})
     assert answer.status_code == 200, answer.text
+
+
+CLOCK: dict[str, Any] = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
+CALLS: list[Any] = [
+    {"id": f"call{n}", "type": "function", "function": {"name": "clock", "arguments": "{}"}} for n in (1, 2)
+]
+
+
+def test_functions_and_their_results_reach_the_job(client: FlaskClient, fake: Any) -> None:
+    asked = {"role": "assistant", "content": None, "tool_calls": [{"index": 0} | CALLS[0]]}  # as some clients echo it
+    result = {"role": "tool", "tool_call_id": "call1", "content": "12:00"}
+    body = CHAT | {"messages": [*CHAT["messages"], asked, result], "tools": [CLOCK]}
+    assert client.post("/v1/chat/completions", json=body | {"parallel_tool_calls": False}).status_code == 200
+    assert client.post("/v1/chat/completions", json=body | {"tool_choice": "none"}).status_code == 200
+    shown, hidden = fake.submitted
+    assert [tool.function.name for tool in shown.tools] == ["clock"]
+    assert (shown.parallel_tool_calls, shown.messages[1].tool_calls[0].id) == (False, "call1")
+    assert (shown.messages[2].role, shown.messages[2].tool_call_id) == ("tool", "call1")
+    assert hidden.tools is None
+
+
+def test_an_answer_that_calls_functions(client: FlaskClient, fake: Any) -> None:
+    fake.ended = {"text": "", "tool_calls": CALLS, "finish_reason": "tool_calls"}
+    choice = client.post("/v1/chat/completions", json=CHAT | {"tools": [CLOCK]}).json["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {"role": "assistant", "content": None, "refusal": None, "tool_calls": CALLS}
+    fake.ended["text"] = "I look at the clock."
+    message = client.post("/v1/chat/completions", json=CHAT | {"tools": [CLOCK]}).json["choices"][0]["message"]
+    assert (message["content"], message["tool_calls"]) == ("I look at the clock.", CALLS)
+
+
+def test_streamed_calls_have_their_place(client: FlaskClient, fake: Any) -> None:
+    end = fake.events[-1].data | {"finish_reason": "tool_calls"}
+    fake.events = [
+        TokenEvent(id="1-1", kind="attempt"),
+        TokenEvent(id="1-2", kind="delta", text="I look.", data={"tool_calls": CALLS[:1]}),
+        TokenEvent(id="1-3", kind="delta", data={"tool_calls": CALLS[1:]}),
+        TokenEvent(id="1-4", kind="end", data=end),
+    ]
+    *chunks, _ = frames(client.post("/v1/chat/completions", json=CHAT | {"stream": True, "tools": [CLOCK]}).text)
+    choices = [json.loads(chunk)["choices"][0] for chunk in chunks]
+    assert [choice["delta"] for choice in choices] == [
+        {"role": "assistant", "content": ""},
+        {"content": "I look.", "tool_calls": [{"index": 0} | CALLS[0]]},
+        {"tool_calls": [{"index": 1} | CALLS[1]]},
+        {},
+    ]
+    assert [choice["finish_reason"] for choice in choices] == [None, None, None, "tool_calls"]
+    told = client.get("/api/jobs/j1/stream").text
+    assert json.loads(told.split("data: ")[3].partition("\n")[0])["tool_calls"] == CALLS[1:]
 
 
 @pytest.mark.parametrize("stream", [False, True])
