@@ -3,6 +3,7 @@
 `owner` is whose files and batches are seen: another's do not exist for them; None sees all.
 """
 
+import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from exo_celery.context import Context
-from exo_celery.errors import ConflictError, InvalidRequestError
+from exo_celery.errors import ConflictError, IdempotencyError, InvalidRequestError
 from exo_celery.records.batch import Batch, BatchStatus, Endpoint, StoredFile
 from exo_celery.store import batches as batch_store
 from exo_celery.store import client, events
@@ -24,7 +25,10 @@ AFTER_BATCH_SECONDS: Final = 86_400  # an input outlives its batch, so that peop
 
 @dataclass(frozen=True)
 class Wanted:
-    """A batch as a caller asks for it; `window_seconds` is what `completion_window` says."""
+    """A batch as a caller asks for it; `window_seconds` is what `completion_window` says.
+
+    With an idempotency key the same wish again is the same batch, for as long as its record is kept.
+    """
 
     input_file_id: str
     endpoint: Endpoint
@@ -32,6 +36,19 @@ class Wanted:
     window_seconds: int
     metadata: dict[str, str] | None = None
     output_keep_seconds: int = KEEP_SECONDS
+    idempotency_key: str = ""
+
+    def batch_id(self, owner: str) -> str:
+        """Return the id of a new batch: made from its idempotency key and owner, so that it can exist only once."""
+        if not self.idempotency_key:
+            return f"batch_{uuid.uuid4().hex}"
+        named = f"{owner}\n{self.idempotency_key}".encode()
+        return f"batch_{hashlib.sha256(named).hexdigest()[:32]}"
+
+    def is_for(self, batch: Batch) -> bool:
+        """Tell whether a batch is what is asked for."""
+        names = ("input_file_id", "endpoint", "completion_window", "metadata", "output_keep_seconds")
+        return all(getattr(self, name) == getattr(batch, name) for name in names)
 
 
 # Files
@@ -111,7 +128,21 @@ def create_batch(
     Raises:
         InvalidRequestError: the input is no file of requests.
         NotFoundError: there is no such file.
+        IdempotencyError: the owner has used the key for another batch.
     """
+    known = batch_store.many(cluster.redis, cluster.ns, [wanted.batch_id(owner)]) if wanted.idempotency_key else []
+    made = known[0] if known else new_batch(cluster, wanted, owner, sees, models)
+    if not wanted.is_for(made):
+        raise IdempotencyError(
+            f"Idempotency-Key {wanted.idempotency_key[:80]!r} was used for another batch, which is {made.id}: "
+            "take a new key for a new batch"
+        )
+    cluster.hint("exo.pump_batch", made.id)
+    return made
+
+
+def new_batch(cluster: Context, wanted: Wanted, owner: str, sees: str | None, models: Sequence[str]) -> Batch:
+    """Write a batch, and have its input kept for longer than it runs; errors as of `create_batch`."""
     found = file(cluster, wanted.input_file_id, sees)
     if found.purpose != "batch":
         raise InvalidRequestError(
@@ -121,7 +152,7 @@ def create_batch(
     until = client.now(cluster.redis) + wanted.window_seconds + AFTER_BATCH_SECONDS
     file_store.keep(cluster.redis, cluster.ns, found.id, until)
     batch = Batch(
-        id=f"batch_{uuid.uuid4().hex}",
+        id=wanted.batch_id(owner),
         endpoint=wanted.endpoint,
         input_file_id=found.id,
         completion_window=wanted.completion_window,
@@ -130,9 +161,7 @@ def create_batch(
         owner=owner,
         allowed_models=tuple(models),
     )
-    written = batch_store.create(cluster.redis, cluster.ns, batch, wanted.window_seconds)
-    cluster.hint("exo.pump_batch", written.id)
-    return written
+    return batch_store.create(cluster.redis, cluster.ns, batch, wanted.window_seconds)
 
 
 def batch(cluster: Context, batch_id: str, owner: str | None = None) -> Batch:

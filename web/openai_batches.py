@@ -11,7 +11,7 @@ from exo_celery.records.base import Request
 from web import access
 from web.context import the_cluster
 from web.openai_files import seen
-from web.operation import operation
+from web.operation import idempotency_key, operation
 
 blueprint: Final = Blueprint("openai_batches", __name__, url_prefix="/v1/batches")
 
@@ -24,9 +24,9 @@ class BatchesQuery(Request):
 
 
 @blueprint.post("")
-@operation(V1Batch, body=BatchRequest, errors=(404, 503))
+@operation(V1Batch, body=BatchRequest, errors=(404, 422, 503))
 def create(body: BatchRequest) -> V1Batch:
-    """Start a batch over an uploaded file; it is durable once this answers."""
+    """Start a batch, durable once this answers. The same Idempotency-Key again answers the same batch."""
     kept = body.output_expires_after
     wanted = batches.Wanted(
         input_file_id=body.input_file_id,
@@ -35,6 +35,7 @@ def create(body: BatchRequest) -> V1Batch:
         window_seconds=body.window_seconds,
         metadata=body.metadata,
         output_keep_seconds=kept.seconds if kept else batches.KEEP_SECONDS,
+        idempotency_key=idempotency_key(),
     )
     key = access.caller()
     models = key.models if key else ()

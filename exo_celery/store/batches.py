@@ -22,11 +22,11 @@ GOOD, BAD = b"+", b"-"
 
 
 def create(redis: Redis, ns: str, batch: Batch, window_seconds: int) -> Batch:
-    """Write a new batch, to be validated."""
+    """Write a new batch, to be validated, and return it with its times; of a known id, return what is there."""
     pairs = [part for pair in encode(batch, without=SCRIPT_OWNS).items() for part in pair]
     where = [keys.batch(ns, batch.id), keys.batches(ns), keys.batches_active(ns)]
-    run(redis, "batch_create", where, [batch.id, window_seconds, *pairs])
-    tell(redis, ns, batch.id, BatchStatus.VALIDATING)
+    if run(redis, "batch_create", where, [batch.id, window_seconds, *pairs]):
+        tell(redis, ns, batch.id, BatchStatus.VALIDATING)
     return get(redis, ns, batch.id)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from stand.worker import MODEL, Worker
 from exo_celery import batches, queues
 from exo_celery.batches import Wanted
 from exo_celery.context import Context
-from exo_celery.errors import ConflictError, InvalidRequestError, NotFoundError, StorageFullError
+from exo_celery.errors import ConflictError, IdempotencyError, InvalidRequestError, NotFoundError, StorageFullError
 from exo_celery.pump.step import step
 from exo_celery.pump.work import Work
 from exo_celery.records.batch import Batch, BatchStatus
@@ -199,6 +200,56 @@ def test_a_bad_file_fails_whole_and_nothing_runs(cluster: Context) -> None:
     assert in_state(cluster, JobState.QUEUED) == []
     step(cluster, batch.id)
     assert now(cluster, batch) == failed
+
+
+def test_a_bad_request_costs_its_own_line_only(
+    cluster: Context, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    bad = content(6, 3, max_tokens=0)  # more than may be in work at once
+    batch = started(cluster, content(3) + bad + content(1, 9))
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_store, "record", die)
+        with pytest.raises(KeyboardInterrupt):
+            step(cluster, batch.id)
+    step(cluster, batch.id)
+    assert now(cluster, batch).failed == 6
+    for _ in range(4):
+        worker.finish(worker.next_job())
+    step(cluster, batch.id)
+    ended = now(cluster, batch)
+    assert (ended.status, ended.total, ended.completed, ended.failed) == (BatchStatus.COMPLETED, 10, 4, 6)
+    good, refused = both(cluster, batch)
+    assert [row["custom_id"] for row in good + refused] == [f"c-{n}" for n in (0, 1, 2, 9, 3, 4, 5, 6, 7, 8)]
+    assert {(row["response"]["status_code"], row["response"]["body"]["error"]["param"]) for row in refused} == {
+        (400, "max_tokens")
+    }
+
+
+def test_a_batch_of_bad_requests_ends_at_once(cluster: Context) -> None:
+    batch = started(cluster, content(20, stream=True))
+    step(cluster, batch.id)
+    ended = now(cluster, batch)
+    assert (ended.status, ended.output_file_id, ended.failed) == (BatchStatus.COMPLETED, None, 20)
+    assert in_state(cluster, JobState.QUEUED) == []
+
+
+def test_the_same_key_and_wish_are_one_batch(cluster: Context) -> None:
+    file = batches.save_file(cluster, "in.jsonl", [content(1)])
+    wanted = Wanted(file.id, CHAT, "24h", 86_400, {"a": "b"}, idempotency_key="letters-7")
+    batch = batches.create_batch(cluster, wanted)
+    batches.cancel_batch(cluster, batch.id)
+    step(cluster, batch.id)
+    batches.delete_file(cluster, file.id)
+    assert batches.create_batch(cluster, wanted).id == batch.id
+    assert now(cluster, batch).status is BatchStatus.CANCELLED
+    with pytest.raises(IdempotencyError, match=batch.id):
+        batches.create_batch(cluster, replace(wanted, metadata=None))
+    with pytest.raises(NotFoundError):  # another owner's key is another key
+        batches.create_batch(cluster, wanted, owner="bea")
+    assert len(batches.batches(cluster)[0]) == 1
 
 
 def test_a_key_for_other_models_gets_no_batch(cluster: Context) -> None:

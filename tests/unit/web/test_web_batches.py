@@ -179,6 +179,14 @@ def test_a_bad_batch_names_the_field(
     assert kept.wanted == []
 
 
+def test_a_batch_may_have_a_name_of_its_clients_own(client: FlaskClient, kept: FakeBatches) -> None:
+    assert client.post("/v1/batches", json=WISH, headers={"Idempotency-Key": "letters-7"}).status_code == 200
+    assert client.post("/v1/batches", json=WISH).status_code == 200
+    assert [wanted.idempotency_key for wanted in kept.wanted] == ["letters-7", ""]
+    refused = client.post("/v1/batches", json=WISH, headers={"Idempotency-Key": "two words"})
+    assert (refused.status_code, len(kept.wanted)) == (400, 2)
+
+
 def test_lists_and_cancel(client: FlaskClient, kept: FakeBatches) -> None:
     listed = client.get("/v1/batches?limit=1").json
     assert (listed["object"], listed["has_more"], listed["first_id"]) == ("list", True, BATCH.id)
