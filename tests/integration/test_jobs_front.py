@@ -1,40 +1,15 @@
 """The jobs API over the wire: idempotency, retries, deadlines, lists."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
-from redis import Redis
-from stand.front import served
 from stand.worker import MODEL, Worker
 
 NS = "test-jobs-front"
+FRONT = {"EXO_JOB_RETENTION_DAYS": "2"}
 ASK: dict[str, Any] = {"model": MODEL, "prompt": "Capital of France?"}
-
-
-@pytest.fixture(scope="module")
-def front(redis_url: str) -> Iterator[str]:
-    with served(EXO_REDIS_URL=redis_url, EXO_NAMESPACE=NS, EXO_JOB_RETENTION_DAYS="2") as address:
-        yield address
-
-
-@pytest.fixture
-def worker(redis_url: str) -> Iterator[Worker]:
-    redis = Redis.from_url(redis_url, decode_responses=True)
-    worker = Worker(redis, NS)
-    worker.set_up()
-    yield worker
-    for key in redis.scan_iter(match=f"{NS}:*", count=1000):
-        redis.delete(key)
-    redis.close()
-
-
-@pytest.fixture
-def http(front: str, worker: Worker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=front, timeout=15) as client:
-        yield client
 
 
 def submit(http: httpx.Client, key: str = "", **changes: Any) -> httpx.Response:

@@ -4,37 +4,18 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
 from live import COMMAND
-from redis import Redis
 from stand.front import meanwhile, served
 from stand.worker import MODEL, Worker
 
 NS = "test-keys"
 ASK: dict[str, Any] = {"model": MODEL, "prompt": "Capital of France?"}
 PROXIED = {"X-Forwarded-For": "10.1.1.1"}  # what comes through a proxy is not this machine's user
-
-
-@pytest.fixture(scope="module")
-def front(redis_url: str) -> Iterator[str]:
-    with served(EXO_REDIS_URL=redis_url, EXO_NAMESPACE=NS) as address:
-        yield address
-
-
-@pytest.fixture
-def worker(redis_url: str) -> Iterator[Worker]:
-    redis = Redis.from_url(redis_url, decode_responses=True)
-    worker = Worker(redis, NS)
-    worker.set_up()
-    yield worker
-    for key in redis.scan_iter(match=f"{NS}:*", count=1000):
-        redis.delete(key)
-    redis.close()
 
 
 class Keys:
@@ -59,12 +40,6 @@ def keys(redis_url: str, worker: Worker) -> Keys:
 
 def bearer(key: str) -> dict[str, str]:
     return PROXIED | {"Authorization": f"Bearer {key}"}
-
-
-@pytest.fixture
-def http(front: str, worker: Worker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=front, timeout=15) as client:
-        yield client
 
 
 def code(answer: httpx.Response) -> tuple[int, str]:

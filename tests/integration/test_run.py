@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from live import COMMAND
-from redis import Redis
 from stand.front import eventually, served
 from stand.worker import MODEL, Worker
 
@@ -59,17 +58,6 @@ def asked(job: Job) -> str:
 
 
 @pytest.fixture
-def worker(redis_url: str) -> Iterator[Worker]:
-    redis = Redis.from_url(redis_url, decode_responses=True)
-    worker = Worker(redis, NS)
-    worker.set_up()
-    yield worker
-    for key in redis.scan_iter(match=f"{NS}:*", count=1000):
-        redis.delete(key)
-    redis.close()
-
-
-@pytest.fixture
 def answering(worker: Worker) -> Iterator[Answering]:
     thread = Answering(worker)
     thread.start()
@@ -77,12 +65,6 @@ def answering(worker: Worker) -> Iterator[Answering]:
     thread.over.set()
     thread.go_on.set()
     thread.join(10)
-
-
-@pytest.fixture(scope="module")
-def front(redis_url: str) -> Iterator[str]:
-    with served(EXO_REDIS_URL=redis_url, EXO_NAMESPACE=NS) as address:
-        yield address
 
 
 def started(front: str, folder: Path, *options: str) -> subprocess.Popen[str]:

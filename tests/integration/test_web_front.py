@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from redis import Redis
 from stand.front import eventually, meanwhile, served
 from stand.worker import MODEL, Worker
 
@@ -20,31 +19,9 @@ from exo_celery.records.instance import InstanceStatus
 from exo_celery.records.job import JobState
 from exo_celery.store import instances
 
+NS = "test-web-front"
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Capital of France?"}]}
 TOO_LONG = {"message": "9000 tokens", "type": "invalid_request_error", "param": "messages"}
-
-
-@pytest.fixture(scope="module")
-def front(redis_url: str) -> Iterator[str]:
-    with served(EXO_REDIS_URL=redis_url, EXO_NAMESPACE="test-web-front") as address:
-        yield address
-
-
-@pytest.fixture
-def worker(redis_url: str) -> Iterator[Worker]:
-    redis = Redis.from_url(redis_url, decode_responses=True)
-    worker = Worker(redis, "test-web-front")
-    worker.set_up()
-    yield worker
-    for key in redis.scan_iter(match=f"{worker.ns}:*", count=1000):
-        redis.delete(key)
-    redis.close()
-
-
-@pytest.fixture
-def http(front: str, worker: Worker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=front, timeout=15) as client:
-        yield client
 
 
 @pytest.fixture
