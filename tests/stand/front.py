@@ -15,15 +15,16 @@ LISTENING = re.compile(r"Listening at: (http://\S+)")
 
 
 @contextmanager
-def served(**environ: str) -> Iterator[str]:
-    """Run the front on a free port and give its address."""
+def served(log: list[str] | None = None, **environ: str) -> Iterator[str]:
+    """Run the front on a free port and give its address; what it logs ends in `log`."""
+    heard = [] if log is None else log
     command = [sys.executable, "-m", "gunicorn", "-c", "worker_config/gunicorn.conf.py", "web:create_app()"]
     env = os.environ | environ | {"EXO_WEB_PORT": "0"}
     process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     try:
         address = next(found[1] for line in process.stderr if (found := LISTENING.search(line)))
-        drain = threading.Thread(target=process.stderr.read, daemon=True)
+        drain = threading.Thread(target=heard.extend, args=(process.stderr,), daemon=True)
         drain.start()
         yield address
     finally:
