@@ -11,7 +11,7 @@ install: .venv/installed
 demo: install
 	@$(BIN)/exo-celery demo
 
-test: gates
+test: gates $(if $(CI),.venv/installed-judges)
 	@$(BIN)/pytest -n 2 --dist loadfile --reruns 1 $(if $(CI),,-m "not slow")
 
 gates: .venv/installed-dev
@@ -28,6 +28,7 @@ lock:
 	$(LOCK) pyproject.toml -o requirements/runtime.txt
 	$(LOCK) requirements/build.in -o requirements/build.txt
 	$(LOCK) requirements/dev.in -o requirements/dev.txt
+	$(LOCK) requirements/judges.in -o requirements/judges.txt
 
 clean:
 	rm -rf .venv .exo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
@@ -44,4 +45,9 @@ clean:
 .venv/installed-dev: .venv/installed requirements/dev.txt
 	@echo "Installing what the tests need …"
 	@$(PIP) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+.venv/installed-judges: .venv/installed-dev requirements/judges.txt
+	@echo "Installing the clients that judge the API …"
+	@$(PIP) --require-hashes -r requirements/judges.txt
 	@touch $@

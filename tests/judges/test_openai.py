@@ -1,14 +1,14 @@
 """The openai client against a whole cluster: plain, streaming, cut off by a lost node, batches."""
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import openai
-import psutil
 import pytest
-from live import DEMO, Live, eventually
+from judged import SPEAKS, Judged
+from live import DEMO, eventually
+from scripted import ANSWERING, PLAIN, WEATHER
 
 pytestmark = pytest.mark.timeout(300)
 PARIS: dict[str, Any] = {
@@ -18,16 +18,8 @@ PARIS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    cluster = Live(tmp_path_factory.mktemp("up"), "--nodes", "2")
-    cluster.ready(cluster.place(min_nodes=2))
-    yield cluster
-    assert cluster.stop() == 0
-
-
 @pytest.fixture
-def judge(live: Live) -> Iterator[openai.OpenAI]:
+def judge(live: Judged) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0, timeout=90) as client:
         yield client
 
@@ -56,7 +48,7 @@ def test_a_completion(judge: openai.OpenAI) -> None:
 
 
 def test_models(judge: openai.OpenAI) -> None:
-    assert [model.id for model in judge.models.list()] == [DEMO]
+    assert {model.id for model in judge.models.list()} == {DEMO, SPEAKS}
     assert judge.models.retrieve(DEMO).id == DEMO
 
 
@@ -77,44 +69,89 @@ def test_a_batch_of_a_few_lines(judge: openai.OpenAI) -> None:
         {"custom_id": f"line-{n}", "method": "POST", "url": "/v1/chat/completions", "body": PARIS | {"max_tokens": 4}}
         for n in range(4)
     ]
+    good, bad = ended(judge, lines)
+    assert sorted(row["custom_id"] for row in good) == [f"line-{n}" for n in range(4)]
+    assert {row["response"]["status_code"] for row in good} == {200}
+    assert bad == []
+
+
+def test_functions(judge: openai.OpenAI) -> None:
+    asked: list[Any] = [{"role": "user", "content": "How is the weather in Paris?"}]
+    weather: dict[str, Any] = {"model": SPEAKS, "tools": [WEATHER], "max_tokens": 100}
+    choice = judge.chat.completions.create(messages=asked, **weather).choices[0]
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I look.")
+    assert choice.message.tool_calls
+    [call] = choice.message.tool_calls
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    result: dict[str, Any] = {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21"}
+    answer = judge.chat.completions.create(messages=[*asked, choice.message, result], **weather).choices[0]
+    assert (answer.finish_reason, answer.message.content) == ("stop", ANSWERING)
+    silent = judge.chat.completions.create(messages=asked, tool_choice="none", **weather).choices[0]
+    assert (silent.message.tool_calls, silent.message.content) == (None, PLAIN)
+    with pytest.raises(openai.BadRequestError) as refused:
+        judge.chat.completions.create(messages=asked, **weather | {"model": DEMO})
+    assert refused.value.param == "tools"
+
+
+def test_streamed_functions(judge: openai.OpenAI) -> None:
+    asked: list[Any] = [{"role": "user", "content": "How is the weather in Paris?"}]
+    with judge.chat.completions.stream(model=SPEAKS, messages=asked, tools=[WEATHER], max_tokens=100) as stream:
+        kinds = [event.type for event in stream]
+        choice = stream.get_final_completion().choices[0]
+    assert "tool_calls.function.arguments.done" in kinds
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I look.")
+    assert choice.message.tool_calls
+    assert [json.loads(call.function.arguments) for call in choice.message.tool_calls] == [{"city": "Paris"}]
+
+
+def test_jobs_and_batches_call_functions_too(live: Judged, judge: openai.OpenAI) -> None:
+    body = {"model": SPEAKS, "messages": [{"role": "user", "content": "The weather?"}], "tools": [WEATHER]}
+    job = live.ask(**body, max_tokens=100)
+    assert (job["finish_reason"], job["text"]) == ("tool_calls", "I look.")
+    assert [call["function"]["name"] for call in job["tool_calls"]] == ["get_weather"]
+    refused = live.ask(**body | {"model": DEMO})
+    assert (refused["state"], refused["error"]["param"]) == ("failed", "tools")
+    lines = [
+        {"custom_id": model, "method": "POST", "url": "/v1/chat/completions", "body": body | {"model": model}}
+        for model in (SPEAKS, DEMO)
+    ]
+    good, bad = ended(judge, lines)
+    [message] = [row["response"]["body"]["choices"][0]["message"] for row in good]
+    assert message["tool_calls"][0]["function"]["arguments"] == '{"city": "Paris"}'
+    assert [row["response"]["body"]["error"]["param"] for row in bad] == ["tools"]
+
+
+def ended(judge: openai.OpenAI, lines: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
+    """Run a batch and return what stands in its output file and in its error file."""
     data = "\n".join(json.dumps(line) for line in lines).encode()
     file = judge.files.create(file=("lines.jsonl", data), purpose="batch")
     batch = judge.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
-    ended = eventually(
+    over = eventually(
         lambda: judge.batches.retrieve(batch.id), lambda one: one.status in ("completed", "failed", "expired"), 120
     )
-    assert ended.status == "completed"
-    assert ended.output_file_id
-    output = [json.loads(line) for line in judge.files.content(ended.output_file_id).text.splitlines()]
-    assert sorted(row["custom_id"] for row in output) == [f"line-{n}" for n in range(4)]
-    assert {row["response"]["status_code"] for row in output} == {200}
+    assert over.status == "completed", over
+    texts = [judge.files.content(id).text if id else "" for id in (over.output_file_id, over.error_file_id)]
+    good, bad = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    return good, bad
 
 
-def test_a_node_lost_in_the_middle_of_a_stream_is_an_error_never_a_silent_end(live: Live, judge: openai.OpenAI) -> None:
+def test_a_node_lost_in_the_middle_of_a_stream_is_an_error_never_a_silent_end(
+    live: Judged, judge: openai.OpenAI
+) -> None:
     story = {"messages": [{"role": "user", "content": "Tell me a very long story."}], "max_tokens": 400}
     stream = judge.chat.completions.create(**PARIS | story, stream=True)
     heard: list[str] = []
+    epochs: list[int] = []
 
     def listen() -> None:
         for chunk in stream:
             heard.extend(choice.delta.content for choice in chunk.choices if choice.delta.content)
             if len(heard) == 3:
-                kill_a_runner(live)
+                epochs.append(live.lose_a_node())
 
     with pytest.raises(openai.APIError):
         listen()
     assert len(heard) >= 3
-    [instance] = live.get("/api/instances")["instances"]
-    live.ready(instance["id"], instance["epoch"], seconds=120)
-    time.sleep(1)
+    live.found_again(epochs[0])
     assert "Paris" in str(judge.chat.completions.create(**PARIS).choices[0].message.content)
-
-
-def kill_a_runner(live: Live) -> None:
-    """Kill the last rank's runner, once."""
-    for node in ("node-2", "node-1"):
-        children = psutil.Process(live.facts["nodes"][node]["pid"]).children(recursive=True)
-        runners = [child for child in children if "exo_celery.runner.main" in child.cmdline()]
-        if runners:
-            runners[0].kill()
-            return
