@@ -191,9 +191,13 @@ def rank_status(instance: Instance, rank: Rank, download: Download | None, boots
 
 
 def idle_since(instance: Instance) -> float:
-    """Return since when an instance has had no work, given that it is ready and runs nothing now."""
-    used = instance.used_at > instance.ready_at
-    return instance.used_at if used else instance.ready_at + FIRST_WORK_SECONDS
+    """Return since when an instance has had no work, given that it is ready and runs nothing now.
+
+    Its first job may have ended before it was seen to be ready.
+    """
+    if instance.used_at:
+        return max(instance.used_at, instance.ready_at)
+    return instance.ready_at + FIRST_WORK_SECONDS
 
 
 def may_be_unloaded(instance: Instance) -> bool:

@@ -91,8 +91,8 @@ class Instance(Record):
     """A placed model. Keeps its id for life; its epoch rises each time a ring is formed, its version at each write.
 
     `group` is shared by instances that were placed as replicas of each other, '' for one alone. `placed_by` tells
-    whether somebody asked for it or work that waited. `used_at` is when a job last began or ended on it. `error` says
-    what went wrong, `note` what else there is to know.
+    whether somebody asked for it or work that waited. `used_at` is when a job last began or ended on its ring, 0 for
+    never. `error` says what went wrong, `note` what else there is to know.
     """
 
     id: str

@@ -12,8 +12,9 @@ end
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
 redis.call('HSET', KEYS[1], 'version', there + 1, 'updated_at', now_text, unpack(ARGV, 5))
 if there == 0 then redis.call('HSET', KEYS[1], 'created_at', now_text) end
--- A new epoch is a new ring: what the old one's ranks said is void.
+-- A new epoch is a new ring: what the old one's ranks said is void, and nobody has used it.
 if epoch and epoch ~= redis.call('HGET', KEYS[1], 'epoch') then
+  redis.call('HDEL', KEYS[1], 'used_at')
   for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
     if string.sub(field, 1, 5) == 'rank:' then redis.call('HDEL', KEYS[1], field) end
   end

@@ -126,6 +126,8 @@ def test_a_claim_and_an_end_are_a_use_and_a_running_job_is_counted(redis: Redis,
     assert ended.used_at > claimed.used_at
     assert instances.save(redis, namespace, ended.evolve(used_at=0)).used_at == ended.used_at
     assert not instances.busy(redis, namespace)
+    again = instances.save(redis, namespace, instances.get(redis, namespace, "inst-1").evolve(epoch=1))
+    assert again.used_at == 0  # nobody has used the new ring
 
 
 def test_only_what_was_not_used_meanwhile_drains_and_then_gets_no_job(redis: Redis, namespace: str) -> None:
