@@ -14,12 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.message import Message
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
-
-from huggingface_hub import ModelInfo
-from huggingface_hub.constants import DEFAULT_REVISION
-from huggingface_hub.hf_api import RepoSibling
 
 from exo_celery.errors import DownloadError, DownloadInterruptedError
 from exo_celery.models.folders import checked_name, is_wanted
@@ -27,6 +23,10 @@ from exo_celery.models.http import Answer, get
 from exo_celery.models.manifest import FileEntry, Manifest
 from exo_celery.models.sources import Stream, WrongBytesError
 from exo_celery.models.stop import Stop
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelInfo
+    from huggingface_hub.hf_api import RepoSibling
 
 PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # worth another try; no other status is
 LISTING_BYTES: Final = 64 << 20  # the longest listing that is read
@@ -58,6 +58,8 @@ class HubSource:
 
     def ask(self, model: str, revision: str, stop: Stop) -> Manifest:
         """List a model's wanted files."""
+        from huggingface_hub.constants import DEFAULT_REVISION  # noqa: PLC0415 (as in read_info)
+
         url = f"{self.endpoint}/api/models/{model}/revision/{quote(revision or DEFAULT_REVISION, safe='')}?blobs=true"
         with get(url, self._headers, stop, proxied=self.proxied) as answer:
             self.judge(answer, model)
@@ -111,12 +113,14 @@ class HubSource:
         return f"Check the id at {page}"
 
 
-def read_info(listed: dict[str, Any]) -> ModelInfo:
+def read_info(listed: dict[str, Any]) -> "ModelInfo":
     """Read what a listing says of files; whatever else it says of the model can do no harm then."""
+    from huggingface_hub import ModelInfo  # noqa: PLC0415 (a quarter of all that a worker or a command imports)
+
     return ModelInfo(**{name: listed[name] for name in ("id", "sha", "siblings")})
 
 
-def file_entry(listed: RepoSibling) -> FileEntry:
+def file_entry(listed: "RepoSibling") -> FileEntry:
     """Read one file of a listing; large files carry a sha256, small ones git's blob id."""
     if listed.size is None:
         raise ValueError(f"{listed.rfilename} has no size")
