@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from exo_celery.errors import ModelFolderError
 from exo_celery.invalid import invalid
 from exo_celery.models.architectures import module_of, supports_tensor
+from exo_celery.models.cuts import tensor_parts
 from exo_celery.models.disk import read_index
 from exo_celery.models.fetch import checked
 from exo_celery.models.folders import is_weights
@@ -74,6 +75,7 @@ def card_from_config(
             num_attention_heads=fact(config, HEADS),
             num_key_value_heads=fact(config, KV_HEADS) or fact(config, HEADS),
             supports_tensor=supports_tensor(module),
+            tensor_parts=tensor_parts(config),
             architecture=next(iter(config.get("architectures") or ()), "") or config["model_type"],
             quantization=quantization(config),
             context_length=fact(config, CONTEXT),

@@ -16,7 +16,8 @@ class Demand:
     last rank and count as `first_layers` and `last_layers`, rounded up, 0 where the card does not tell.
 
     So a ring can hold the model when its nodes' capacities add up to `need` and each has room for `least`: one layer,
-    and the larger end too, for any node of a ring may become its end.
+    and the larger end too, for any node of a ring may become its end. Each rank of a tensor ring holds its slice of
+    `tensor_bytes` and all of `whole_bytes`.
     """
 
     layers: int
@@ -26,6 +27,7 @@ class Demand:
     first_layers: int = 0
     last_layers: int = 0
     tensor_bytes: int = 0
+    whole_bytes: int = 0
 
     @classmethod
     def of(cls, card: ModelCard, request: PlacementRequest) -> Self:
@@ -48,7 +50,8 @@ class Demand:
             head,
             ceil(embedding / layer) if layer else 0,
             ceil(head / layer) if layer else 0,
-            whole,
+            tensor_bytes=layers + cache,
+            whole_bytes=max(0, card.storage_bytes - layers),
         )
 
     @property
@@ -77,5 +80,5 @@ class Demand:
         return ceil(layers * self.layer_bytes) + ends
 
     def slice_bytes(self, size: int) -> int:
-        """Return what each of `size` ranks holds of a model that is cut through every layer."""
-        return -(-self.tensor_bytes // size)
+        """Return what each of `size` ranks holds of a model that is cut through every layer, not through its ends."""
+        return self.whole_bytes + -(-self.tensor_bytes // size)

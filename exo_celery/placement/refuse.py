@@ -214,8 +214,8 @@ def by_division(survey: Survey) -> PlacementError | None:
     possible = [size for size in range(1, card.hidden_size + 1) if size <= 64 and divides(size, survey.question)]
     return PlacementError(
         f"tensor sharding over at least {wording.count(survey.smallest, 'node')} was asked for, but hidden size"
-        f" {card.hidden_size} and {card.num_key_value_heads} KV heads divide by none of the sizes that fit here;"
-        f" they do by {', '.join(map(str, possible))}: ask for one of these or for pipeline",
+        f" {card.hidden_size}, {card.num_key_value_heads} KV heads and the other parts of a layer divide by none of the"
+        f" sizes that fit here; they do by {', '.join(map(str, possible))}: ask for one of these or for pipeline",
         code="tensor_not_divisible",
         hidden_size=card.hidden_size,
         num_key_value_heads=card.num_key_value_heads,

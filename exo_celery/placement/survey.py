@@ -194,6 +194,6 @@ def sift(question: Question, least_bytes: int) -> tuple[Reason | None, ...]:
 
 
 def divides(size: int, question: Question) -> bool:
-    """Tell whether hidden size and KV heads (where known) can be cut into `size` equal parts."""
-    heads = question.card.num_key_value_heads
-    return question.card.hidden_size % size == 0 and (heads is None or heads % size == 0)
+    """Tell whether hidden size, KV heads and the other parts of layers (where known) can be cut into equal slices."""
+    card = question.card
+    return not any(parts % size for parts in (card.hidden_size, card.num_key_value_heads, card.tensor_parts) if parts)

@@ -17,6 +17,7 @@ class ModelCard(Record):
     num_attention_heads: int | None = None
     num_key_value_heads: int | None = None
     supports_tensor: bool = False
+    tensor_parts: int | None = None  # what the size of a tensor ring divides, besides hidden size and KV heads
     backends: tuple[str, ...] = BACKENDS
     architecture: str = ""
     quantization: str = ""

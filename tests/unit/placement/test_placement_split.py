@@ -66,3 +66,9 @@ def test_context_that_does_not_fit_is_refused() -> None:
     error = refused(case | {"context_tokens": 10, "concurrency": 2})
     assert error["code"] == "insufficient_memory"
     assert error["numbers"]["needed_bytes"] == 110
+
+
+def test_each_rank_of_a_tensor_ring_holds_a_slice_of_the_layers_and_the_ends_whole() -> None:
+    assert [weighed(None).slice_bytes(size) for size in (1, 2, 3)] == [460, 230, 154]
+    assert [weighed(100).slice_bytes(size) for size in (1, 2, 3)] == [460, 310, 260]
+    assert weighed(100, kv=3).slice_bytes(2) == 160 + 300
