@@ -3,22 +3,24 @@
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import psutil
 
-from exo_celery.errors import ExoError, RunnerError
+from exo_celery.errors import ExoError
 from exo_celery.runner.engine import Engine
 from exo_celery.runner.executor import batches, trims
+from exo_celery.runner.group import form
 from exo_celery.runner.lanes import Follower, Lane
-from exo_celery.runner.load import load_shard
+from exo_celery.runner.load import Shard, load_shard
 from exo_celery.runner.memory import token_budget
 from exo_celery.runner.meter import Meter, report
 from exo_celery.runner.prefix import PrefixIndex
 from exo_celery.runner.protocol import Loaded, Loading, Measured, Ready, ShardSpec
-from exo_celery.runner.ring import Ring, link_up, listen
+from exo_celery.runner.ring import Neighbours, Ring, link_up, listen
 from exo_celery.runner.step import Admission, Chunk, Step
+from exo_celery.runner.tensor import TensorRing
 from exo_celery.runner.text import Text
 from exo_celery.runner.wire import Connection
 
@@ -39,24 +41,24 @@ def run(
     Raises:
         ExoError: the shard cannot be loaded, or the ring broke.
     """
-    if spec.sharding != "pipeline":
-        raise RunnerError("tensor parallel rings are not supported: ask for pipeline sharding")
     total = spec.end_layer - spec.start_layer
     shard = load_shard(spec, lambda done: control.send(Loading(layers=done, total_layers=total)))
     text = Text(spec.model_dir, shard.config, shard.context_length) if spec.is_first else None
-    slots, lanes = (spec.slots, spec.world) if batches(shard) else (1, 1)
+    slots, lanes = (spec.slots, 1 if spec.sliced else spec.world) if batches(shard) else (1, 1)
     listener = listen(spec, ring_key, lanes)
     control.send(Loaded(port=listener.port if listener else 0, weights_bytes=shard.weights_bytes))
-    neighbours = link_up(spec, ring_key, listener, peers.get(), lanes)
-    computing = threading.Lock()
-    rings = [Ring(spec, shard, each, computing, give_up) for each in neighbours]
+    rings = join(spec, shard, link_up(spec, ring_key, listener, peers.get(), lanes), give_up)
     ready = Ready(slots=slots, context_length=shard.context_length)
     if text is None:
         follow(rings, lambda: control.send(ready))
         return
     for ring in rings:
         warm_up(ring)
-    budget = token_budget(shard.config, total, spec.memory_bytes or psutil.virtual_memory().available)
+    budget = token_budget(
+        shard.config,
+        -(-total // spec.world) if spec.sliced else total,
+        spec.memory_bytes or psutil.virtual_memory().available,
+    )
     exact = not trims(shard)
     meter = Meter()
     led = [
@@ -70,7 +72,22 @@ def run(
     report(meter, engine.load, lambda figures: control.send(Measured(figures=figures)))
 
 
-def follow(rings: list[Ring], on_ready: Callable[[], None]) -> None:
+def join(
+    spec: ShardSpec, shard: Shard, neighbours: list[Neighbours], give_up: Callable[[ExoError], NoReturn]
+) -> Sequence[Ring | TensorRing]:
+    """Take this rank's place in the ring, once for each lane.
+
+    Raises:
+        ExoError: the ranks cannot form a group.
+    """
+    computing = threading.Lock()
+    if shard.slices is not None:
+        group = form(spec, neighbours[0], shard.slices.dtype, give_up)
+        return [TensorRing(spec, shard, group, computing, give_up)]
+    return [Ring(spec, shard, each, computing, give_up) for each in neighbours]
+
+
+def follow(rings: Sequence[Ring | TensorRing], on_ready: Callable[[], None]) -> None:
     """Follow each lane in a thread of its own; ready with the first step of any."""
     stepped = threading.Event()
     followers = [Follower(number, ring, stepped.set) for number, ring in enumerate(rings)]
@@ -81,7 +98,7 @@ def follow(rings: list[Ring], on_ready: Callable[[], None]) -> None:
     followers[0].join()
 
 
-def warm_up(ring: Ring) -> None:
+def warm_up(ring: Ring | TensorRing) -> None:
     """Run one row through prefill and decode, so that the first request finds everything in place."""
     admission = Admission(row=WARM_ROW, tokens=WARM_TOKENS)
     ring.lead(Step(admit=(admission,), prefill=Chunk(rows=(WARM_ROW,), count=len(WARM_TOKENS) - 1)))

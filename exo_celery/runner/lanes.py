@@ -14,12 +14,13 @@ from exo_celery.runner.reply import Reply
 from exo_celery.runner.ring import Ring
 from exo_celery.runner.scheduler import Scheduler
 from exo_celery.runner.step import Step
+from exo_celery.runner.tensor import TensorRing
 
 
 class Lane(threading.Thread):
     """Rank 0's side of a lane: leads its steps, asleep while it has no rows."""
 
-    def __init__(self, number: int, ring: Ring, prefixes: PrefixIndex, meter: Meter) -> None:
+    def __init__(self, number: int, ring: Ring | TensorRing, prefixes: PrefixIndex, meter: Meter) -> None:
         super().__init__(name=f"lane-{number}", daemon=True)
         self._ring = ring
         self._scheduler = Scheduler(prefixes)
@@ -72,7 +73,7 @@ class Lane(threading.Thread):
 class Follower(threading.Thread):
     """Another rank's side of a lane."""
 
-    def __init__(self, number: int, ring: Ring, on_step: Callable[[], None]) -> None:
+    def __init__(self, number: int, ring: Ring | TensorRing, on_step: Callable[[], None]) -> None:
         super().__init__(name=f"lane-{number}", daemon=True)
         self._ring = ring
         self._on_step = on_step

@@ -58,6 +58,16 @@ class Link:
         self._sock = sock
         self.patience_seconds = patience_seconds
 
+    @property
+    def here(self) -> str:
+        """The address of this end."""
+        return str(self._sock.getsockname()[0])
+
+    @property
+    def there(self) -> str:
+        """The address of the neighbour's end."""
+        return str(self._sock.getpeername()[0])
+
     def send(self, frame: bytes | bytearray) -> None:
         """Send a frame.
 

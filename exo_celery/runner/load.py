@@ -15,6 +15,7 @@ from mlx_lm.utils import dequantize_model, load_model
 from exo_celery.errors import ModelFolderError, RunnerError
 from exo_celery.runner.parallel import Boundary, layer_list, stage
 from exo_celery.runner.protocol import ShardSpec
+from exo_celery.runner.slices import Slices, cut
 
 # Where a checkpoint states its context, by family.
 CONTEXT_FIELDS: Final = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
@@ -23,12 +24,13 @@ DEFAULT_CONTEXT: Final = 4096
 
 @dataclass(frozen=True)
 class Shard:
-    """A loaded shard. `boundary` carries the hidden states at its edges."""
+    """A loaded shard. `boundary` carries the hidden states at its edges; `slices` is what a tensor ring joins."""
 
     model: Module
     config: dict[str, Any]
     boundary: Boundary
     weights_bytes: int
+    slices: Slices | None = None
 
     @property
     def context_length(self) -> int:
@@ -43,7 +45,7 @@ def load_shard(spec: ShardSpec, on_layer: Callable[[int], None]) -> Shard:
 
     Raises:
         ModelFolderError: the files are not a model that mlx-lm can read.
-        RunnerError: the model has another number of layers, or cannot be split.
+        RunnerError: the model has another number of layers, or cannot be split or cut.
     """
     model, config = open_lazily(spec.model_dir)
     layers = layer_list(model)
@@ -51,17 +53,23 @@ def load_shard(spec: ShardSpec, on_layer: Callable[[int], None]) -> Shard:
         raise RunnerError(f"{spec.model_dir.name} has {len(layers)} layers, the placement says {spec.n_layers}")
     local = slice(spec.start_layer, spec.end_layer)
     if mx.default_device() == mx.cpu:
-        use_float32(model, layers[local], spec.memory_bytes or psutil.virtual_memory().available)
-    boundary = Boundary()
-    if spec.world > 1:
+        memory_bytes = spec.memory_bytes or psutil.virtual_memory().available
+        use_float32(model, layers[local], memory_bytes * (spec.world if spec.sliced else 1))
+    boundary, slices = Boundary(), None
+    if spec.sliced:
+        slices = cut(model, spec.rank, spec.world, boundary)
+    elif spec.world > 1:
         stage(model, spec.start_layer, spec.end_layer, boundary)
     before = mx.get_active_memory()
     for done, layer in enumerate(layers[local], start=1):
         mx.eval(layer.parameters())
         mx.clear_cache()
         on_layer(done)
-    touch_edges(model, boundary, spec)
-    return Shard(model, config, boundary, mx.get_active_memory() - before)
+    if slices is None:
+        touch_edges(model, boundary, spec)
+    else:
+        touch(model, boundary, head=spec.is_first or slices.head_is_cut)
+    return Shard(model, config, boundary, mx.get_active_memory() - before, slices)
 
 
 def open_lazily(model_dir: Path) -> tuple[Module, dict[str, Any]]:
@@ -100,14 +108,16 @@ def arrays(module: Module) -> list[tuple[str, mx.array]]:
 
 def touch_edges(model: Module, boundary: Boundary, spec: ShardSpec) -> None:
     """Run the shard once on nothing, so that what it needs besides its layers (embedding, norm, head) is read too."""
-    tokens = mx.array([[0]])
-    cache = make_prompt_cache(model)
     if not spec.is_first:
-        model(tokens, cache=cache)
+        model(mx.array([[0]]), cache=make_prompt_cache(model))
         assert boundary.outgoing is not None
         boundary.incoming = mx.zeros(boundary.outgoing.shape, boundary.outgoing.dtype)
-        cache = make_prompt_cache(model)
-    logits = model(tokens, cache=cache)
-    mx.eval(logits if spec.is_last else boundary.outgoing)
+    touch(model, boundary, head=spec.is_last)
+
+
+def touch(model: Module, boundary: Boundary, *, head: bool) -> None:
+    """Read what a step of this shard needs, with or without norm and head."""
+    logits = model(mx.array([[0]]), cache=make_prompt_cache(model))
+    mx.eval(logits if head else boundary.outgoing)
     boundary.incoming = boundary.outgoing = None
     mx.clear_cache()

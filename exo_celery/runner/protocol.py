@@ -42,8 +42,13 @@ class ShardSpec(Record):
 
     @property
     def is_last(self) -> bool:
-        """Say whether this rank holds the last layers, norm and head, and samples."""
+        """Say whether this rank is the last; in a pipeline it holds the last layers, norm and head, and samples."""
         return self.rank == self.world - 1
+
+    @property
+    def sliced(self) -> bool:
+        """Say whether each rank holds a slice of every layer; rank 0 samples then."""
+        return self.sharding == "tensor" and self.world > 1
 
 
 class GenerateRequest(Record):

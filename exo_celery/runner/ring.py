@@ -55,17 +55,17 @@ def hello(spec: ShardSpec, from_rank: int, to_rank: int, lane: int) -> Hello:
     return Hello(spec.instance, spec.epoch, from_rank, to_rank, lane)
 
 
-class Answers:
-    """What the last rank sends to rank 0, read by a thread of its own: so rank 0 notices a broken ring in its sleep."""
+class Incoming:
+    """What the rank before sends, read by a thread of its own: so a broken ring is noticed whatever else goes on."""
 
     def __init__(self, link: Link, on_broken: Callable[[LinkError], None]) -> None:
         self._link = link
         self._on_broken = on_broken
         self._frames: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
-        threading.Thread(target=self._read, name="answers", daemon=True).start()
+        threading.Thread(target=self._read, name="incoming", daemon=True).start()
 
     def next(self, patience_seconds: float | None) -> bytes:
-        """Wait for the next answer.
+        """Wait for the next frame; None is for ever.
 
         Raises:
             LinkError: none came in time.
@@ -81,6 +81,23 @@ class Answers:
                 self._frames.put(self._link.receive())
         except LinkError as error:
             self._on_broken(error)
+
+
+class Patience:
+    """How long a step may take, from those before it."""
+
+    def __init__(self) -> None:
+        self._seconds_per_token = 0.0
+
+    def seconds(self, tokens: int) -> float | None:
+        """Return how long a step of so many tokens may take; the first one, in warm-up, is watched by the parent."""
+        if not self._seconds_per_token:
+            return None
+        return PATIENCE_SECONDS + PATIENCE_FACTOR * self._seconds_per_token * tokens
+
+    def note(self, tokens: int, seconds: float) -> None:
+        """Remember how long a step took."""
+        self._seconds_per_token = max(self._seconds_per_token, seconds / tokens)
 
 
 class Ring:
@@ -104,8 +121,8 @@ class Ring:
             after=None if spec.is_last else self._after,
             computing=computing,
         )
-        self._answers = Answers(self._before, on_broken) if self._before is not None and spec.is_first else None
-        self._seconds_per_token = 0.0
+        self._answers = Incoming(self._before, on_broken) if self._before is not None and spec.is_first else None
+        self._patience = Patience()
 
     def lead(self, step: Step) -> tuple[Choice, ...]:
         """Run a step on all ranks; return what was sampled for each of `executor.rows`. Rank 0 only.
@@ -114,15 +131,14 @@ class Ring:
             LinkError: a rank is gone, or took far longer than any step before.
         """
         started = time.monotonic()
-        size = 1 + (step.prefill.size if step.prefill else 0)
-        patience = self._patience_seconds(size)
+        patience = self._patience.seconds(step.size)
         if self._after is not None:
             self._after.patience_seconds = patience
             self._after.send(step.model_dump_json(exclude_defaults=True).encode())
         sampled = self.executor.run(step)
         if self._answers is not None and self.executor.rows:
             sampled = Sampled.model_validate_json(self._answers.next(patience))
-        self._seconds_per_token = max(self._seconds_per_token, (time.monotonic() - started) / size)
+        self._patience.note(step.size, time.monotonic() - started)
         return sampled.choices if sampled else ()
 
     def follow(self) -> None:
@@ -139,9 +155,3 @@ class Ring:
         sampled = self.executor.run(Step.model_validate_json(bytes(frame)))
         if sampled is not None:
             self._after.send(sampled.model_dump_json(exclude_defaults=True).encode())
-
-    def _patience_seconds(self, size: int) -> float | None:
-        """Return how long a step of so many tokens may take; the first one, in warm-up, is watched by the parent."""
-        if not self._seconds_per_token:
-            return None
-        return PATIENCE_SECONDS + PATIENCE_FACTOR * self._seconds_per_token * size

@@ -72,6 +72,11 @@ class Step(Record):
     prefill: Chunk | None = None
     tokens: tuple[int, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """How many tokens of a sequence are computed one after another, at most."""
+        return 1 + (self.prefill.size if self.prefill else 0)
+
 
 class Choice(Record):
     """A chosen token; where asked for, its log probability and the likeliest others (token, log probability)."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import queue
 import shutil
@@ -81,10 +82,11 @@ def tiny_model(folder: Path, **changes: Any) -> Path:
 
 
 class Group:
-    """The runners of one ring and what they said."""
+    """The runners of one ring and what they said. `cuts` are where a pipeline is cut, or all layers for each rank."""
 
-    def __init__(self, model_dir: Path, cuts: tuple[int, ...], **changes: Any) -> None:
-        self.world = len(cuts) - 1
+    def __init__(self, model_dir: Path, cuts: tuple[int, ...] | list[tuple[int, int]], **changes: Any) -> None:
+        spans = cuts if isinstance(cuts, list) else list(itertools.pairwise(cuts))
+        self.world = len(spans)
         self.events: queue.SimpleQueue[tuple[int, ControlEvent]] = queue.SimpleQueue()
         self.said: list[tuple[int, ControlEvent]] = []
         self.loaded: dict[int, Loaded] = {}
@@ -92,10 +94,8 @@ class Group:
         self.exited: dict[int, int] = {}
         common = {"instance": "test", "epoch": 3, "world": self.world, "model_dir": model_dir, "threads": 1}
         self.specs = [
-            ShardSpec(
-                rank=rank, start_layer=cuts[rank], end_layer=cuts[rank + 1], n_layers=cuts[-1], **common | changes
-            )
-            for rank in range(self.world)
+            ShardSpec(rank=rank, start_layer=start, end_layer=end, n_layers=spans[-1][1], **common | changes)
+            for rank, (start, end) in enumerate(spans)
         ]
         self.runners = [RunnerProcess.start(spec, KEY, functools.partial(self.heard, spec.rank)) for spec in self.specs]
 
@@ -147,7 +147,9 @@ class Group:
 
 
 @contextlib.contextmanager
-def ring(model_dir: Path, cuts: tuple[int, ...], **changes: Any) -> Iterator[tuple[Group, EngineClient]]:
+def ring(
+    model_dir: Path, cuts: tuple[int, ...] | list[tuple[int, int]], **changes: Any
+) -> Iterator[tuple[Group, EngineClient]]:
     """Form a ring, yield it with a client, end it."""
     group = Group(model_dir, cuts, **changes)
     try:
