@@ -103,24 +103,9 @@ def decide(cluster: Context, request: PlacementRequest) -> list[Placement]:
 
     Raises:
         ModelNotFoundError: the model has no card.
-        PlacementError: not all have a ring that can hold it, or none that our runners can serve.
+        PlacementError: not all have a ring that can hold it.
     """
-    return served(place_replicas(facts.gather(cluster, request)))
-
-
-def served(found: list[Placement]) -> list[Placement]:
-    """Return rings that our runners can serve.
-
-    Raises:
-        PlacementError: they can't.
-    """
-    if any(one.sharding == "tensor" for one in found):
-        raise PlacementError(
-            f"{found[0].model} fits as a tensor ring, but this version's runners serve pipelines only: "
-            "ask for sharding auto or pipeline",
-            code="tensor_not_served",
-        )
-    return found
+    return place_replicas(facts.gather(cluster, request))
 
 
 def request_instances(cluster: Context, request: PlacementRequest) -> list[Instance]:
@@ -170,12 +155,10 @@ def place_for_work(cluster: Context, model: str) -> Instance:
     request = PlacementRequest(model=model, keep_alive=cluster.settings.keep_alive_s)
     question = facts.gather(cluster, request)
     try:
-        found = place_replicas(question)
+        place_replicas(question)
     except PlacementError:
         if idle.to_unload(cluster, question) is None:
             raise
-    else:
-        served(found)
     fresh = Instance(id=new_id(), model=model, request=request, placed_by="work")
     (there,) = instances.create(cluster.redis, cluster.ns, [fresh], only=True)
     if there.id == fresh.id:

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -182,11 +183,30 @@ def test_a_node_that_has_not_measured_yet_is_taken_at_its_word(cluster: Context)
     assert {rank.node for rank in placed.ring} == {"n0000", "n0001"}
 
 
-def test_a_tensor_ring_is_refused_before_anything_is_loaded(cluster: Context) -> None:
+def test_a_tensor_ring_holds_slices_of_all_layers(cluster: Context) -> None:
+    simulate(cluster, 3, GB)
+    cards.save(cluster.redis, cluster.ns, card(GB).evolve(supports_tensor=True, num_key_value_heads=2))
+    asked = PlacementRequest(model=MODEL, sharding="tensor", min_nodes=2)
+    (placed,) = placement.request_instances(cluster, asked)
+    assert placed.sharding == "tensor"
+    assert [(rank.start_layer, rank.end_layer) for rank in placed.ring] == [(0, 10), (0, 10)]
+    assert set(placed.reserved_bytes.values()) == {GB // 2}
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        ({"supports_tensor": False}, "tensor_unsupported"),
+        ({"num_key_value_heads": 3}, "tensor_not_divisible"),
+        ({"tensor_parts": 27}, "tensor_not_divisible"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_before_anything_is_loaded(
+    cluster: Context, facts: dict[str, Any], code: str
+) -> None:
     simulate(cluster, 2, GB)
-    whole = card(GB).evolve(supports_tensor=True, num_key_value_heads=2)
-    cards.save(cluster.redis, cluster.ns, whole)
+    cards.save(cluster.redis, cluster.ns, card(GB).evolve(**{"supports_tensor": True, **facts}))
     with pytest.raises(PlacementError, match="pipeline") as refused:
         placement.request_instances(cluster, PlacementRequest(model=MODEL, sharding="tensor", min_nodes=2))
-    assert refused.value.code == "tensor_not_served"
+    assert refused.value.code == code
     assert instances.every(cluster.redis, cluster.ns) == []
