@@ -1,7 +1,7 @@
 """What a serving worker does: claim a job, run it on the engine, write down each word and the end, fenced throughout.
 
-All threads share one connection to the runner and one thread that renews their leases. When the runner is gone, the
-jobs go back into the queue and the process ends: a ring is formed anew with a serving worker of its own.
+All threads share one connection to the runner, one scribe and one thread that renews their leases. When the runner
+is gone, the jobs go back into the queue and the process ends: a ring is formed anew with a serving worker of its own.
 """
 
 import logging
@@ -10,22 +10,25 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from celery import Celery
 
 from exo_celery import queues, submission
 from exo_celery.errors import ExoError, RunnerError
+from exo_celery.node.scribe import Line, Scribe, Stopped, Told
 from exo_celery.records.batch import batch_of
 from exo_celery.records.instance import InstanceStatus, RankStatus
 from exo_celery.records.job import Job, JobState
-from exo_celery.runner.client import EngineClient
-from exo_celery.runner.protocol import Delta, Event, Finished, Refused
+from exo_celery.runner.client import GONE, EngineClient
+from exo_celery.runner.protocol import Finished, Refused, Started
 from exo_celery.settings import Settings
-from exo_celery.store import instances, jobs
+from exo_celery.store import instances, jobs, tokens
 from exo_celery.store.client import TRANSIENT, Redis, connect
 from exo_celery.store.jobs import Outcome
+from exo_celery.store.tokens import Piece
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,6 +53,7 @@ class Serving:
         self.instance = settings.serve_instance
         self.model = settings.serve_model or ""
         self.engine = EngineClient(settings.serve_socket)
+        self.scribe = Scribe(self.append)
         self.ring = [rank.node for rank in instances.get(self.redis, self.ns, self.instance).ring]
         self.slots = settings.serve_slots
         self.held: dict[str, int] = {}
@@ -61,6 +65,7 @@ class Serving:
         while not self.is_ready():
             if self.engine.wait_gone(LOOK_SECONDS):
                 raise RunnerError("the runner ended before its ring was ready")
+        self.scribe.start()
         threading.Thread(target=self.renew_leases, name="leases", daemon=True).start()
         threading.Thread(target=self.end_with_runner, name="runner-watch", daemon=True).start()
 
@@ -113,36 +118,40 @@ class Serving:
         self.stopping.wait(GONE_SECONDS)
 
     def run(self, job: Job) -> None:
-        """Send the job to the engine and write down what it says."""
+        """Send the job to the engine and take down how it ends; the scribe writes what it says."""
+        line = Line(job.id, job.attempt)
         try:
-            for number, event in enumerate(self.engine.generate(engine_id(job), engine_request(job))):
-                if not self.take_down(job, number, event):
-                    return
+            with self.engine.asking(engine_id(job), engine_request(job), partial(self.scribe.hear, line)):
+                while isinstance(told := line.told.get(), Started):
+                    pass
+            self.take_down(job, told)
         except RunnerError as error:
             self.give_back(job, str(error))
         except ExoError as error:
             self.finish(job, Outcome(JobState.FAILED, error=error_of(error.message, error.code, error.param)))
 
-    def take_down(self, job: Job, number: int, event: Event) -> bool:
-        """Write one event; False when there is no more to come, or this attempt is to stop."""
-        match event:
-            case Delta(text=text):
-                return not text or self.append(job, number, text)
-            case Finished(finish_reason="cancelled"):
-                return False
-            case Finished(finish_reason=reason, text=text, usage=usage):
-                self.finish(job, Outcome(JobState.SUCCEEDED, text, reason, usage))
-                return False
+    def take_down(self, job: Job, told: Told) -> None:
+        """Write how the attempt ended; nothing where it was to stop.
+
+        Raises:
+            RunnerError: it did not end, the runner is gone.
+            RedisError: its text could not be written: the lease lapses.
+        """
+        match told:
+            case Finished(finish_reason="cancelled") | Stopped():
+                return
+            case Finished(finish_reason=reason, text=text, usage=usage, tool_calls=calls):
+                self.finish(job, Outcome(JobState.SUCCEEDED, text, reason, usage, tool_calls=calls))
             case Refused(code=code, message=message, param=param):
                 self.finish(job, Outcome(JobState.FAILED, error=error_of(message, code, param)))
-                return False
-        return True
+            case Exception():
+                raise told
+            case None:
+                raise RunnerError(GONE)
 
-    def append(self, job: Job, number: int, text: str) -> bool:
-        """Write text into the job's stream; the event's number makes sending it twice harmless."""
-        return patiently(
-            lambda: jobs.append(self.redis, self.ns, job.id, job.attempt, number, text), CLAIM_PATIENCE_SECONDS
-        )
+    def append(self, pieces: Sequence[Piece]) -> list[bool]:
+        """Write pieces into their jobs' streams; False for each whose attempt is to stop."""
+        return patiently(lambda: tokens.append(self.redis, self.ns, pieces), CLAIM_PATIENCE_SECONDS)
 
     def finish(self, job: Job, outcome: Outcome) -> None:
         """Write the job's end; refused when the attempt is no longer the current one."""
@@ -218,11 +227,3 @@ def patiently(act: Callable[[], T], seconds: float) -> T:
             if time.monotonic() > end:
                 raise
             time.sleep(PAUSE_SECONDS)
-
-
-HERE: list[Serving] = []
-
-
-def here() -> Serving:
-    """Return what this process serves."""
-    return HERE[0]

@@ -66,9 +66,15 @@ class Caller:
         self._outbox.put(None)
 
     def _write(self) -> None:
-        while (line := self._outbox.get()) is not None:
+        """Send what has gathered at once: what a step said of all rows."""
+        more = True
+        while more:
+            lines = [self._outbox.get()]
+            while not self._outbox.empty():
+                lines.append(self._outbox.get())
+            more = None not in lines
             try:
-                self._connection.send_line(line)
+                self._connection.send_lines(b"".join(line for line in lines if line))
             except RunnerError:
                 return  # gone: the reading thread sees it too
 

@@ -4,14 +4,15 @@ import logging
 import queue
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from exo_celery.errors import InvalidRequestError, RunnerError
+from exo_celery.invalid import invalid
 from exo_celery.runner.protocol import (
     Cancel,
     Delta,
@@ -28,6 +29,7 @@ from exo_celery.runner.wire import Connection
 log = logging.getLogger(__name__)
 
 GONE: Final = "the runner is gone: its ring is formed again"
+Hear = Callable[[Event | None], None]
 
 
 class EngineClient:
@@ -47,7 +49,7 @@ class EngineClient:
             raise RunnerError(f"no runner listens at {socket_path}: {error}") from error
         self._connection = Connection(sock)
         self._lock = threading.Lock()
-        self._waiting: dict[str, queue.SimpleQueue[Event | None]] = {}
+        self._asked: dict[str, Hear] = {}
         self._gone = threading.Event()
         threading.Thread(target=self._read, name="engine-client", daemon=True).start()
 
@@ -60,21 +62,35 @@ class EngineClient:
             InvalidRequestError: the request has fields the engine does not know, or is too long.
             RunnerError: the runner is gone, before or during the request.
         """
-        message = Generate(id=request_id, request=checked(request))
-        events = self._register(request_id)
-        ended = False
-        try:
-            self._connection.send(message)
-            while not ended:
+        events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        with self.asking(request_id, request, events.put):
+            while True:
                 event = events.get()
                 if event is None:
                     raise RunnerError(GONE)
-                ended = isinstance(event, Finished | Refused)
                 yield event
+                if isinstance(event, Finished | Refused):
+                    return
+
+    @contextmanager
+    def asking(self, request_id: str, request: dict[str, Any], hear: Hear) -> Iterator[None]:
+        """Run a request; the reading thread calls `hear` with each event, with None when the runner is gone.
+
+        A request that has not ended when the context is left is cancelled.
+
+        Raises:
+            InvalidRequestError: as in `generate`.
+            RunnerError: the runner is gone already.
+        """
+        message = Generate(id=request_id, request=checked(request))
+        self._register(request_id, hear)
+        try:
+            self._connection.send(message)
+            yield
         finally:
             with self._lock:
-                del self._waiting[request_id]
-            if not ended and not self._gone.is_set():
+                runs_on = self._asked.pop(request_id, None) is not None
+            if runs_on and not self._gone.is_set():
                 self.cancel(request_id)
 
     def cancel(self, request_id: str) -> None:
@@ -91,18 +107,16 @@ class EngineClient:
         """Hang up: the runner cancels what is still running."""
         self._connection.close()
 
-    def _register(self, request_id: str) -> "queue.SimpleQueue[Event | None]":
-        events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    def _register(self, request_id: str, hear: Hear) -> None:
         with self._lock:
             if self._gone.is_set():
                 raise RunnerError(GONE)
-            if request_id in self._waiting:
+            if request_id in self._asked:
                 raise InvalidRequestError(f"a request with the id {request_id!r} is running already")
-            self._waiting[request_id] = events
-        return events
+            self._asked[request_id] = hear
 
     def _read(self) -> None:
-        """Hand each event to the thread that waits for it."""
+        """Hand each event to whoever asked for it."""
         try:
             while (message := self._connection.receive()) is not None:
                 self._dispatch(message)
@@ -111,16 +125,17 @@ class EngineClient:
         self._connection.close()
         with self._lock:
             self._gone.set()
-            for events in self._waiting.values():
-                events.put(None)
+            for hear in self._asked.values():
+                hear(None)
 
     def _dispatch(self, message: Message) -> None:
         if not isinstance(message, Started | Delta | Finished | Refused):
             raise RunnerError(f"the runner sent {message.type!r} to a serving worker")
+        over = isinstance(message, Finished | Refused)
         with self._lock:
-            events = self._waiting.get(message.id)
-        if events is not None:
-            events.put(message)
+            hear = self._asked.pop(message.id, None) if over else self._asked.get(message.id)
+        if hear is not None:
+            hear(message)
 
 
 def checked(request: dict[str, Any]) -> GenerateRequest:
@@ -132,9 +147,7 @@ def checked(request: dict[str, Any]) -> GenerateRequest:
     try:
         parsed = GenerateRequest.model_validate(request)
     except ValidationError as error:
-        first = error.errors()[0]
-        param = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequestError(f"{param}: {first['msg']}", param=param) from error
+        raise invalid(error, request) from error
     if (parsed.messages is None) == (parsed.prompt is None):
         raise InvalidRequestError("give either messages or prompt")
     return parsed

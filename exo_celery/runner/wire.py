@@ -12,6 +12,7 @@ from exo_celery.errors import InvalidRequestError, RunnerError
 from exo_celery.runner.protocol import Message
 
 VERSION: Final = 1
+OPENING: Final = f'{{"v":{VERSION},'.encode()  # every line begins so
 # A prompt of a million tokens fits; a line without an end does not fill the memory.
 MAX_LINE_BYTES: Final = 16 * 2**20
 
@@ -25,7 +26,7 @@ def encode(message: Message) -> bytes:
         InvalidRequestError: the line would be longer than MAX_LINE_BYTES.
     """
     body = message.model_dump_json(exclude_defaults=False)
-    line = f'{{"v":{VERSION},{body[1:]}\n'.encode()
+    line = OPENING + body[1:].encode() + b"\n"
     if len(line) > MAX_LINE_BYTES:
         raise InvalidRequestError(
             f"the request is {len(line)} bytes long, at most {MAX_LINE_BYTES} are taken: shorten it"
@@ -40,11 +41,11 @@ def decode(line: bytes) -> Message:
         RunnerError: it is not a message of this version.
     """
     try:
-        fields = json.loads(line)
-        version = fields.pop("v", None) if isinstance(fields, dict) else None
-        if version != VERSION:
+        if not line.startswith(OPENING):
+            fields = json.loads(line)
+            version = fields.get("v") if isinstance(fields, dict) else None
             raise RunnerError(f"the other side speaks version {version} of the runner protocol, not {VERSION}")
-        return MESSAGE.validate_python(fields)
+        return MESSAGE.validate_json(line)
     except (ValueError, ValidationError) as error:
         raise RunnerError(f"not a message of the runner protocol: {line[:200]!r}") from error
 
@@ -64,13 +65,13 @@ class Connection:
             InvalidRequestError: it is too long.
             RunnerError: the other side is gone.
         """
-        self.send_line(encode(message))
+        self.send_lines(encode(message))
 
-    def send_line(self, line: bytes) -> None:
-        """Write a message that is encoded already."""
+    def send_lines(self, lines: bytes) -> None:
+        """Write messages that are encoded already."""
         try:
             with self._sending:
-                self._sock.sendall(line)
+                self._sock.sendall(lines)
         except OSError as error:
             raise RunnerError(f"the other side of the runner's socket is gone: {error}") from error
 

@@ -12,6 +12,7 @@ from redis import Redis
 
 from exo_celery.errors import NotFoundError
 from exo_celery.records.job import Job, JobState, Usage
+from exo_celery.records.tools import ToolCall
 from exo_celery.store import keys
 from exo_celery.store.hashes import decode, encode, text
 from exo_celery.store.scripts import run
@@ -32,11 +33,13 @@ class Outcome:
     finish_reason: str = ""
     usage: Usage = field(default_factory=Usage)
     error: dict[str, Any] | None = None
+    tool_calls: Sequence[ToolCall] = ()
 
     def fields(self) -> dict[str, Any]:
         """Return the record's fields that an end sets."""
         return {
             "text": self.text,
+            "tool_calls": [call.model_dump() for call in self.tool_calls],
             "finish_reason": self.finish_reason,
             "usage": self.usage.model_dump(),
             "error": self.error,
@@ -68,12 +71,6 @@ def claim(redis: Redis, ns: str, job_id: str, instance: str, ring: Sequence[str]
     where = [keys.job(ns, job_id), keys.tokens(ns, job_id)]
     answer = run(redis, "job_claim", where, [ns, job_id, keys.LEASE, instance, json.dumps(ring), token])
     return get(redis, ns, job_id) if int(answer[0]) else None
-
-
-def append(redis: Redis, ns: str, job_id: str, attempt: int, number: int, delta: str) -> bool:
-    """Add the attempt's delta of this number (from 1 on) to the stream; False when the attempt is to stop."""
-    where = [keys.job(ns, job_id), keys.tokens(ns, job_id)]
-    return bool(run(redis, "job_append", where, [attempt, number, delta]))
 
 
 def renew(redis: Redis, ns: str, held: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ from exo_celery.records.job import Job, JobRequest, JobState, Usage
 from exo_celery.store import job_lists, jobs, keys, outbox, tokens
 from exo_celery.store.job_lists import Filter
 from exo_celery.store.jobs import Outcome
+from exo_celery.store.tokens import Piece
 
 MODEL = "org/model"
 DONE = Outcome(JobState.SUCCEEDED, "Paris", "stop", Usage(prompt_tokens=3, completion_tokens=1, total_tokens=4))
@@ -43,7 +44,7 @@ def test_a_job_goes_its_way_and_is_in_one_index_at_a_time(redis: Redis, namespac
     job = claimed(redis, namespace)
     assert (job.attempt, job.state, job.ring) == (1, JobState.RUNNING, ("a", "b"))
     assert states(redis, namespace) == ["running"]
-    assert jobs.append(redis, namespace, job.id, 1, 1, "Par")
+    assert tokens.append(redis, namespace, [Piece(job.id, 1, 1, "Par")]) == [True]
     assert jobs.finish(redis, namespace, job.id, 1, DONE)
     ended = jobs.get(redis, namespace, job.id)
     assert (ended.state, ended.text, ended.usage.total_tokens) == (JobState.SUCCEEDED, "Paris", 4)
@@ -72,7 +73,7 @@ def test_a_zombie_is_refused_everywhere(redis: Redis, namespace: str) -> None:
     lapse(redis, namespace)
     assert jobs.requeue(redis, namespace, "job-1", None, "lost") is not None
     assert claimed(redis, namespace, token="t2").attempt == 2
-    assert not jobs.append(redis, namespace, "job-1", 1, 1, "old")
+    assert tokens.append(redis, namespace, [Piece("job-1", 1, 1, "old")]) == [False]
     assert jobs.renew(redis, namespace, [("job-1", 1), ("job-1", 2)]) == [("job-1", 1)]
     assert not jobs.finish(redis, namespace, "job-1", 1, DONE)
     assert jobs.finish(redis, namespace, "job-1", 2, DONE)
@@ -142,11 +143,11 @@ def test_a_planned_hand_back_uses_no_attempt_and_tells_no_fault(redis: Redis, na
 def test_the_stream_tells_attempts_apart_and_a_delta_sent_twice_is_there_once(redis: Redis, namespace: str) -> None:
     submitted(redis, namespace)
     claimed(redis, namespace)
-    assert jobs.append(redis, namespace, "job-1", 1, 1, "Lon")
-    assert jobs.append(redis, namespace, "job-1", 1, 1, "Lon")
+    assert tokens.append(redis, namespace, [Piece("job-1", 1, 1, "Lon")]) == [True]
+    assert tokens.append(redis, namespace, [Piece("job-1", 1, 1, "Lon")]) == [True]
     jobs.requeue(redis, namespace, "job-1", 1, "lost")
     claimed(redis, namespace, token="t2")
-    jobs.append(redis, namespace, "job-1", 2, 1, "Paris")
+    tokens.append(redis, namespace, [Piece("job-1", 2, 1, "Paris")])
     jobs.finish(redis, namespace, "job-1", 2, DONE)
     seen = [e for e in tokens.follow(redis, namespace, "job-1", "0-0", 0.1) if e]
     assert [(e.id, e.kind, e.text) for e in seen[:4]] == [

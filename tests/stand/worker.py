@@ -11,8 +11,9 @@ from exo_celery.records.instance import Instance, InstanceStatus, PlacementReque
 from exo_celery.records.job import Job, JobState, Usage
 from exo_celery.records.model import ModelCard
 from exo_celery.records.node import Node
-from exo_celery.store import cards, instances, jobs, keys, nodes
+from exo_celery.store import cards, instances, jobs, keys, nodes, tokens
 from exo_celery.store.jobs import Outcome
+from exo_celery.store.tokens import Piece
 
 MODEL = "org/known"
 NODE = Node(id="node-1", boot_id="boot", ram_total_bytes=10**9, ram_available_bytes=10**8, backends=("MlxCpu",))
@@ -54,7 +55,7 @@ class Worker:
 
     def say(self, job: Job, *words: str, first: int = 1) -> None:
         for number, word in enumerate(words, first):
-            assert jobs.append(self.redis, self.ns, job.id, job.attempt, number, word)
+            assert tokens.append(self.redis, self.ns, [Piece(job.id, job.attempt, number, word)]) == [True]
 
     def finish(self, job: Job, text: str = "Paris") -> None:
         done = Outcome(JobState.SUCCEEDED, text=text, finish_reason="stop", usage=USAGE)
