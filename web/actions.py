@@ -89,6 +89,14 @@ def cancel_download() -> str:
     return notice(f"{asked.node} stops getting {asked.model}; what it has is kept")
 
 
+@blueprint.post("/verify-download")
+def verify_download() -> str:
+    """Hash a whole model on a node again."""
+    asked = read_form(DownloadRequest)
+    cluster.verify_download(the_cluster(), asked.node, asked.model)
+    return notice(f"{asked.node} hashes {asked.model} again; the matrix tells what it finds")
+
+
 @blueprint.post("/delete-download")
 def delete_download() -> str:
     """Delete a model from a node."""

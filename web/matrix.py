@@ -7,7 +7,7 @@ from exo_celery.records.download import Download, DownloadStatus
 from exo_celery.records.model import ModelCard
 
 ACTIONS: Final = {
-    "complete": ("delete",),
+    "complete": ("verify", "delete"),
     "partial": ("resume", "delete"),
     "ongoing": ("cancel",),
     "failed": ("retry", "delete"),

@@ -49,6 +49,17 @@ def test_a_cell_goes_from_half_to_done(page: Page, worker: Worker, loads: list[s
     assert len(loads) == 1
 
 
+def test_a_whole_model_is_verified_and_what_was_wrong_is_shown(page: Page, worker: Worker) -> None:
+    held(worker, status=DownloadStatus.COMPLETED, downloaded_bytes=1000)
+    page.goto("/models")
+    cell = page.locator(CELL)
+    cell.get_by_role("button", name="Verify").click()
+    expect(page.locator("#notice")).to_contain_text(f"node-1 hashes {MODEL} again")
+    assert downloads.wishes(worker.redis, worker.ns, "node-1")[MODEL].action == "verify"
+    held(worker, downloaded_bytes=900, error="a.safetensors: other bytes than were listed")
+    expect(cell).to_contain_text("other bytes than were listed")
+
+
 def test_a_failure_shows_its_reason_and_can_be_retried(page: Page, worker: Worker) -> None:
     held(worker, status=DownloadStatus.FAILED, downloaded_bytes=10, error="403: accept the terms <b>first</b>")
     page.goto("/models")
