@@ -28,7 +28,7 @@ def view(node: str, **facts: Any) -> NodeView:
     ("facts", "percent", "amount", "state", "actions"),
     [
         ({"status": "completed", "downloaded_bytes": 990}, 100, "1 kB", "complete", ("verify", "delete")),
-        ({"status": "completed", "read_only": True}, 100, "1 kB", "complete", ()),
+        ({"status": "completed", "read_only": True}, 100, "1 kB", "complete", ("verify",)),
         ({"downloaded_bytes": 500}, 50, "500 bytes of 1 kB", "partial", ("resume", "delete")),
         ({"downloaded_bytes": 1000}, 99, "1 kB of 1 kB", "partial", ("resume", "delete")),
         ({"downloaded_bytes": 4000}, 99, "4 kB of 1 kB", "partial", ("resume", "delete")),
