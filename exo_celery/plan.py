@@ -225,7 +225,7 @@ def lost_note(instance: Instance, boots: Mapping[str, str], seen_at: Mapping[str
     if not lost or instance.status is InstanceStatus.DRAINING:
         return ""
     return "; ".join(how_lost(rank, boots, seen_at.get(rank.node, 0), now) for rank in lost) + (
-        f": a new ring is placed within {LOST_WITHIN_SECONDS} s, for after an outage nobody is taken for lost at once"
+        f": a new ring is placed within {LOST_WITHIN_SECONDS} s, since after an outage nobody counts as lost at once"
         if boots
         else ": a new ring is placed once a node is alive"
     )

@@ -1,5 +1,6 @@
 """Placing on a simulated cluster in a real Redis: memory is promised once, at a constant number of round trips."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -7,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from redis import Redis
 
+from exo_celery.cli import main
 from exo_celery.context import Context, open_context
 from exo_celery.errors import PlacementError
 from exo_celery.records.download import Download, DownloadStatus
@@ -108,6 +111,25 @@ def test_replicas_are_placed_all_or_none_also_at_once(cluster: Context) -> None:
     assert len({rank.node for one in found for rank in one.ring}) == 4
     assert len(refused) == 6
     assert all(text.startswith("1 of 2 replicas fit") for text in refused)
+
+
+def test_the_command_line_shows_and_places_all_replicas(cluster: Context) -> None:
+    simulate(cluster, 3, 4 * GB)
+    cards.save(cluster.redis, cluster.ns, card(3 * GB))
+    env = {"EXO_REDIS_URL": cluster.settings.redis_url, "EXO_NAMESPACE": cluster.ns}
+    words = ["place", MODEL, "--replicas", "2", "--keep-alive", "600"]
+    dry = CliRunner(env=env).invoke(main, [*words, "--dry-run"])
+    assert [line.split(":")[0] for line in dry.stdout.splitlines()] == ["Replica 1 of 2", "Replica 2 of 2"]
+    assert instances.every(cluster.redis, cluster.ns) == []
+    told = json.loads(CliRunner(env=env).invoke(main, [*words, "--json"]).stdout)
+    placed = instances.every(cluster.redis, cluster.ns)
+    assert [one["id"] for one in told["replicas"]] == [one.id for one in placed]
+    assert [one["ring"][0]["node"] for one in told["replicas"]] == [one.ring[0].node for one in placed]
+    assert told["id"] == placed[0].id
+    assert {one.request.keep_alive for one in placed} == {600}
+    refused = CliRunner(env=env).invoke(main, ["place", MODEL, "--replicas", "2", "--min-nodes", "2"])
+    assert refused.exit_code == 1
+    assert "1 of 2 replicas fit" in refused.stderr
 
 
 def test_a_lost_replica_is_placed_again_clear_of_the_other(cluster: Context) -> None:
