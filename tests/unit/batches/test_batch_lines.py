@@ -47,6 +47,43 @@ def test_lines_are_the_same_however_the_content_is_cut(content: bytes, size: int
     assert b"".join(content[one.offset : one.end] for one in found) == content
 
 
+JUNK = st.binary(max_size=8) | st.sampled_from(
+    [
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+        b"\x00",
+        b"\r",
+        b"\n",
+        b'"',
+        b"\\ud800",
+        b"{",
+        b"}",
+        b"[" * 300,
+        b"NaN",
+        b"1e999",
+        b"null",
+    ]
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 12), JUNK), max_size=4))
+def test_a_damaged_file_is_refused_or_run_and_nothing_else(damage: list[tuple[int, int, bytes]]) -> None:
+    content = text(line("a"), line("b", tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}]))
+    for at, length, junk in damage:
+        content = content[:at] + junk + content[at + length :]
+    found = list(split([content]))
+    checked = validate(found, CHAT, {MODEL})
+    assert all(error.message and error.code for error in checked.errors)
+    for one in found if not checked.errors else []:
+        if one.text:
+            custom_id = lines.read(one, CHAT).custom_id
+            try:
+                assert lines.job_request(one, CHAT).model == MODEL
+            except InvalidRequestError as error:
+                told = json.loads(lines.refusal(BATCH, one.number, custom_id, error).text)
+                assert told["response"]["status_code"] == 400
+
+
 def test_reading_goes_on_from_any_line() -> None:
     content = text(*(line(str(n)) for n in range(5)))
     third = list(split([content]))[2]
