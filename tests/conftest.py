@@ -22,6 +22,8 @@ def pytest_configure() -> None:
     for name in list(os.environ):
         if name.startswith(("EXO_", "CELERY_", "HF_", "REDIS_")) and name != "EXO_TEST_REDIS_URL":
             del os.environ[name]
+    # Several rings compute at once, on as many cores as there are: BLAS threads that wait for a core only burn another.
+    os.environ["EXO_THREADS"] = "1"
 
 
 @pytest.fixture(scope="session")
