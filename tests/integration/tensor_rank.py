@@ -60,6 +60,11 @@ def measured(ring: TensorRing, model: Any, expected: np.ndarray) -> dict[str, An
     return {"difference": difference, "tokens": tokens}
 
 
+def cut_shard(name: str, rank: int, world: int) -> Shard:
+    model, boundary = build(name), Boundary()
+    return Shard(model, {}, boundary, 0, cut(model, rank, world, boundary))
+
+
 def main(rank: int, world: int, names: list[str]) -> None:
     spec = ShardSpec(
         instance="test", epoch=1, rank=rank, world=world, model_dir=Path(), start_layer=0, end_layer=LAYERS,
@@ -69,16 +74,15 @@ def main(rank: int, world: int, names: list[str]) -> None:
     say(str(listener.port))
     peers = sys.stdin.readline().split()
     (neighbours,) = link_up(spec, KEY, listener, peers, 1)
+    expected = {name: logits_of(build(name)) for name in names} if rank == 0 else {}
+    shards = {name: cut_shard(name, rank, world) for name in names}  # before there is a group, as a runner does
     group: Group = form(spec, neighbours, mx.float32, give_up)
-    for name in names:
-        model, boundary = build(name), Boundary()
-        expected = logits_of(model)
-        slices = cut(model, rank, world, boundary)
-        ring = TensorRing(spec, Shard(model, {}, boundary, 0, slices), group, threading.Lock(), give_up)
+    for name, shard in shards.items():
+        ring = TensorRing(spec, shard, group, threading.Lock(), give_up)
         if rank == 0:
-            say(json.dumps({"name": name} | measured(ring, model, expected)))
+            say(json.dumps({"name": name} | measured(ring, shard.model, expected[name])))
             continue
-        logits_of(model)
+        logits_of(shard.model)
         ring.follow()
         while ring.executor.rows:
             ring.follow()

@@ -17,6 +17,7 @@ from exo_celery.errors import RunnerError
 from exo_celery.runner.parallel import Boundary
 from exo_celery.runner.slices import cut
 
+pytestmark = pytest.mark.timeout(300)
 CUTTABLE = sorted(name for name in ARCHITECTURES.keys() - UNBATCHED if hasattr(build(name), "shard"))
 
 
@@ -44,7 +45,7 @@ def found_by(world: int, names: list[str]) -> dict[str, Any]:
 
 
 def test_two_ranks_give_the_logits_and_tokens_of_one_process() -> None:
-    assert {"llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss", "ministral3"} <= set(CUTTABLE)
+    assert {"llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_5", "deepseek_v3", "gpt_oss", "minimax"} <= set(CUTTABLE)
     found = found_by(2, CUTTABLE)
     assert found.keys() == set(CUTTABLE)
     for name in CUTTABLE:
@@ -55,10 +56,6 @@ def test_two_ranks_give_the_logits_and_tokens_of_one_process() -> None:
             got = found[name]["tokens"][str(row)]
             differing = next((i for i, (a, b) in enumerate(zip(tokens, got, strict=True)) if a != b), None)
             assert differing is None or gaps[differing] < GAP, (name, row, differing, tokens, got)
-
-
-def test_four_ranks_give_the_logits_of_one_process() -> None:
-    assert found_by(4, ["deepseek_v3"])["deepseek_v3"]["difference"] <= 1e-4
 
 
 @pytest.mark.parametrize("name", ["phi3", "mamba2"])

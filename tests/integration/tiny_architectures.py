@@ -31,6 +31,14 @@ EXPERTS = {
     "moe_intermediate_size": 32,
     "norm_topk_prob": True,
 }
+GATED_DELTA = {
+    "linear_num_value_heads": 2,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 3,
+}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama, sliding": {"layer_types": EVERY_THIRD_FULL},
@@ -38,16 +46,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "qwen3": {},
     "qwen3_moe": EXPERTS,
-    "qwen3_next": EXPERTS
-    | {
-        "shared_expert_intermediate_size": 32,
-        "linear_num_value_heads": 2,
-        "linear_num_key_heads": 2,
-        "linear_key_head_dim": 32,
-        "linear_value_head_dim": 32,
-        "linear_conv_kernel_dim": 4,
-        "full_attention_interval": 3,
-        "partial_rotary_factor": 0.5,
+    "qwen3_next": EXPERTS | GATED_DELTA | {"shared_expert_intermediate_size": 32, "partial_rotary_factor": 0.5},
+    # On a tensor ring its head is cut too.
+    "qwen3_5": GATED_DELTA | {"tie_word_embeddings": False},
+    # On a tensor ring its norms add up too.
+    "minimax": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 32,
+        "rotary_dim": 8,
     },
     "ministral3": {
         "layer_types": EVERY_THIRD_FULL,
