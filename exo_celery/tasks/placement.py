@@ -24,7 +24,7 @@ REFUSED_SECONDS: Final = 10.0  # until an instance that fits nowhere is tried ag
 
 @app.task(name="exo.place_model")
 def place_model(instance_id: str) -> None:
-    """Choose the ring of an instance that has none."""
+    """Go on with an instance that was given its ring, choose one for an instance that has none."""
     place_instance(context(), instance_id)
 
 
@@ -54,7 +54,7 @@ def try_to_place(cluster: Context, instance_id: str) -> bool:
     decided_on = instances.placements(cluster.redis, cluster.ns)
     instance = instances.find(cluster.redis, cluster.ns, instance_id)
     if instance is None or instance.status is not InstanceStatus.PLACING or instance.ring:
-        return False
+        return instance is not None and bool(instance.ring)
     question = facts.gather(cluster, instance.request, instance_id)
     try:
         placement = place_beside(question, instance.replica, nodes_of_others(cluster, instance))
@@ -124,7 +124,7 @@ def request_instances(cluster: Context, request: PlacementRequest) -> list[Insta
             log.info("deciding again: %s", conflict)
         else:
             for one in placed:
-                cluster.hint("exo.reconcile_instance", one.id)
+                cluster.hint("exo.place_model", one.id)
             return placed
     raise ConflictError(f"{MAX_CONFLICTS} placements came between while {request.model} was placed: try again")
 
