@@ -9,6 +9,7 @@ from exo_celery.records.download import Download
 from exo_celery.records.engine import EngineFigures
 from exo_celery.records.instance import InstanceStatus, Rank, RankStatus
 from exo_celery.records.job import Job, JobState, Usage
+from exo_celery.records.logprobs import TokenLogprobs
 from exo_celery.records.model import ModelCard
 from exo_celery.records.node import NodeView
 from exo_celery.records.tools import ToolCall
@@ -33,7 +34,7 @@ class Models(Record):
 
 
 class JobView(Record):
-    """A job as callers see it; `text` and `tool_calls` are its result, `reasons` say why earlier attempts ended."""
+    """A job as callers see it; `text`, `tool_calls` and `logprobs` are its result, `reasons` say why attempts ended."""
 
     id: str
     model: ModelId
@@ -42,6 +43,7 @@ class JobView(Record):
     attempt: int
     text: str
     tool_calls: tuple[ToolCall, ...]
+    logprobs: tuple[TokenLogprobs, ...]
     finish_reason: str
     usage: Usage
     error: dict[str, Any] | None

@@ -36,8 +36,7 @@ class Line:
         """Return the line's result as it is written."""
         named = {"line": self.number} | ({} if self.id is None else {"id": self.id})
         told = {name: job.get(name) for name in ("state", "text", "finish_reason", "usage", "error")}
-        if job.get("tool_calls"):
-            told["tool_calls"] = job["tool_calls"]
+        told |= {name: job[name] for name in ("tool_calls", "logprobs") if job.get(name)}
         return named | {"job": job.get("id"), "key": self.key} | told
 
 

@@ -77,10 +77,10 @@ def pieces(heard: Sequence[tuple[Line, Event | None]]) -> list[tuple[Line, Piece
     """Return what is to be written: text that follows text of the same line is one piece with it."""
     said: dict[Line, list[Piece]] = {}
     for line, event in heard:
-        if line.over or not isinstance(event, Delta) or not (event.text or event.tool_calls):
+        if line.over or not isinstance(event, Delta) or not (event.text or event.tool_calls or event.logprobs):
             continue
         mine = said.setdefault(line, [])
-        data = calls_data(event)
+        data = data_of(event)
         if mine and not data and not mine[-1].data:
             mine[-1] = mine[-1]._replace(text=mine[-1].text + event.text)
         else:
@@ -89,11 +89,12 @@ def pieces(heard: Sequence[tuple[Line, Event | None]]) -> list[tuple[Line, Piece
     return [(line, piece) for line, mine in said.items() for piece in mine]
 
 
-def calls_data(delta: Delta) -> str:
-    """Return the tool calls of a delta as a stream event carries them."""
-    if not delta.tool_calls:
+def data_of(delta: Delta) -> str:
+    """Return what a delta says besides text as a stream event carries it, '' if nothing."""
+    if not (delta.tool_calls or delta.logprobs):
         return ""
-    return json.dumps({"tool_calls": [call.model_dump(mode="json") for call in delta.tool_calls]})
+    said = delta.model_dump(mode="json", include={"tool_calls", "logprobs"})
+    return json.dumps({name: facts for name, facts in said.items() if facts})
 
 
 def end(line: Line, why: Exception | Stopped) -> None:

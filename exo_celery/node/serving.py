@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -140,8 +141,8 @@ class Serving:
         match told:
             case Finished(finish_reason="cancelled") | Stopped():
                 return
-            case Finished(finish_reason=reason, text=text, usage=usage, tool_calls=calls):
-                self.finish(job, Outcome(JobState.SUCCEEDED, text, reason, usage, tool_calls=calls))
+            case Finished():
+                self.finish(job, succeeded(told))
             case Refused(code=code, message=message, param=param):
                 self.finish(job, Outcome(JobState.FAILED, error=error_of(message, code, param)))
             case Exception():
@@ -210,6 +211,12 @@ def engine_request(job: Job) -> dict[str, Any]:
         mode="json", exclude={"model", "priority", "deadline_seconds", "webhook"}, exclude_none=True
     )
     return asked | {"seed": job.seed}
+
+
+def succeeded(told: Finished) -> Outcome:
+    """Return an attempt's good end as the job's record keeps it."""
+    said = Outcome(JobState.SUCCEEDED, told.text, told.finish_reason, told.usage)
+    return replace(said, tool_calls=told.tool_calls, logprobs=told.logprobs)
 
 
 def error_of(message: str, code: str, param: str | None) -> dict[str, Any]:

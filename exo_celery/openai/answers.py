@@ -4,8 +4,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from exo_celery.openai.logprobs import ChatLogprobs, TextLogprobs
 from exo_celery.records.base import Record
 from exo_celery.records.job import Job, TokenEvent, Usage
+from exo_celery.records.logprobs import TokenLogprobs
 from exo_celery.records.model import ModelCard
 from exo_celery.records.tools import ToolCall
 
@@ -58,7 +60,7 @@ class ChatChoice(Record):
 
     index: int = 0
     message: AnswerMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str
 
 
@@ -78,7 +80,7 @@ class TextChoice(Record):
 
     index: int = 0
     text: str
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
     finish_reason: str
 
 
@@ -102,7 +104,9 @@ class Shape:
     def __init__(self, job: Job, *, include_usage: bool) -> None:
         self.head = {"id": f"{self.prefix}-{job.id}", "created": int(job.created_at), "model": job.model}
         self.include_usage = include_usage
-        self.called = 0  # functions, in this stream
+        # In this stream.
+        self.called = 0  # functions
+        self.offset = 0  # characters of tokens
 
     def whole(self, job: Job) -> Record:
         """Return the whole answer of a finished job."""
@@ -119,7 +123,7 @@ class Shape:
 
     def growth(self, event: TokenEvent) -> dict[str, Any]:
         """Return the choice of a chunk that carries what the job says next."""
-        return self.choice(event.text)
+        raise NotImplementedError
 
     def opening(self) -> list[dict[str, Any]]:
         """Return the chunks before the first text."""
@@ -142,7 +146,8 @@ class Chat(Shape):
         # Who only calls functions says nothing.
         said = job.text if job.text or not job.tool_calls else None
         message = AnswerMessage(content=said, tool_calls=job.tool_calls)
-        choices = [ChatChoice(message=message, finish_reason=job.finish_reason)]
+        likely = ChatLogprobs.of(job.logprobs)
+        choices = [ChatChoice(message=message, logprobs=likely, finish_reason=job.finish_reason)]
         return ChatCompletion(**self.head, choices=choices, usage=V1Usage.of(job.usage))
 
     def choice(self, text: str | None, finish_reason: str | None = None) -> dict[str, Any]:
@@ -152,7 +157,7 @@ class Chat(Shape):
 
     def growth(self, event: TokenEvent) -> dict[str, Any]:
         """Return the choice of a chunk that carries text, or calls of functions, each whole with its place."""
-        choice = self.choice(event.text or None)
+        choice = self.choice(event.text or None) | {"logprobs": ChatLogprobs.of(tokens_of(event))}
         if calls := event.data.get("tool_calls"):
             choice["delta"]["tool_calls"] = [{"index": index} | call for index, call in enumerate(calls, self.called)]
             self.called += len(calls)
@@ -172,9 +177,22 @@ class Text(Shape):
 
     def whole(self, job: Job) -> Completion:
         """Return the text that goes on after the prompt."""
-        choices = [TextChoice(text=job.text, finish_reason=job.finish_reason)]
+        likely = TextLogprobs.of(job.logprobs)
+        choices = [TextChoice(text=job.text, logprobs=likely, finish_reason=job.finish_reason)]
         return Completion(**self.head, choices=choices, usage=V1Usage.of(job.usage))
+
+    def growth(self, event: TokenEvent) -> dict[str, Any]:
+        """Return the choice of a chunk that carries the next piece of the text, or how likely its tokens were."""
+        tokens = tokens_of(event)
+        likely = TextLogprobs.of(tokens, self.offset)
+        self.offset += sum(len(one.token) for one in tokens)
+        return self.choice(event.text) | {"logprobs": likely}
 
     def choice(self, text: str | None, finish_reason: str | None = None) -> dict[str, Any]:
         """Return the next piece of the text."""
         return {"index": 0, "text": text or "", "logprobs": None, "finish_reason": finish_reason}
+
+
+def tokens_of(event: TokenEvent) -> list[TokenLogprobs]:
+    """Return how likely the tokens of a delta were, where it tells."""
+    return [TokenLogprobs.model_validate(one) for one in event.data.get("logprobs", ())]

@@ -9,11 +9,12 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from exo_celery.queues import INTERACTIVE
 from exo_celery.records.base import UNSUPPORTED, Request
-from exo_celery.records.job import MAX_TOOLS, JobRequest, LogitBias, Message, Penalty
+from exo_celery.records.job import MAX_TOOLS, MAX_TOP_LOGPROBS, JobRequest, LogitBias, Message, Penalty, check_logprobs
 from exo_celery.records.tools import Tool, ToolCall
 
 CHAT_MAX_TOKENS: Final = 1024  # no model that rambles holds a slot for long
 COMPLETION_MAX_TOKENS: Final = 16  # the API's own default
+COMPLETION_TOP_LOGPROBS: Final = 5  # the API's own limit
 # How tokens are chosen.
 CHOOSING: Final = (
     "temperature",
@@ -177,8 +178,8 @@ class ChatRequest(Sampling):
 
     messages: tuple[ChatMessage, ...] = Field(strict=False, min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1, le=1_000_000)
-    logprobs: Annotated[Any, Only((False,))] = None
-    top_logprobs: Annotated[Any, Only((0,))] = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     response_format: Annotated[Any, Only(({"type": "text"},))] = None
     tools: Annotated[tuple[Tool, ...] | None, Field(strict=False, max_length=MAX_TOOLS)] = None
     # That a model calls a function can be forbidden, not forced.
@@ -201,21 +202,34 @@ class ChatRequest(Sampling):
     prompt_cache_retention: str | None = None
 
     @model_validator(mode="after")
-    def one_limit(self) -> "ChatRequest":
-        """Refuse two limits that differ."""
+    def sense(self) -> "ChatRequest":
+        """Refuse two limits that differ, and alternatives to tokens that nobody asked for."""
         both = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(both) > 1:
             raise ValueError("max_tokens and max_completion_tokens differ: send max_completion_tokens alone")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs need logprobs: true")
+        check_logprobs(self.likely, self.most_tokens)
         return self
+
+    @property
+    def most_tokens(self) -> int:
+        """The limit, under either name."""
+        return self.max_completion_tokens or self.max_tokens or CHAT_MAX_TOKENS
+
+    @property
+    def likely(self) -> int | None:
+        """How many likely tokens to tell at the place of each; None: tell nothing."""
+        return self.top_logprobs or 0 if self.logprobs else None
 
     def job(self) -> JobRequest:
         """Return the job that answers this chat."""
-        limit = self.max_completion_tokens or self.max_tokens or CHAT_MAX_TOKENS
         turns = tuple(turn.message() for turn in self.messages)
+        asked: dict[str, Any] = {"logprobs": self.likely}
         # A model that is shown no tools calls none.
-        if not self.tools or self.tool_choice == "none":
-            return self.sampled(limit, messages=turns)
-        return self.sampled(limit, messages=turns, tools=self.tools, parallel_tool_calls=self.parallel_tool_calls)
+        if self.tools and self.tool_choice != "none":
+            asked |= {"tools": self.tools, "parallel_tool_calls": self.parallel_tool_calls}
+        return self.sampled(self.most_tokens, messages=turns, **asked)
 
 
 class CompletionRequest(Sampling):
@@ -224,9 +238,16 @@ class CompletionRequest(Sampling):
     prompt: Annotated[str, BeforeValidator(one_of_list), Field(min_length=1)]
     best_of: Annotated[Any, Only((1,))] = None
     echo: Annotated[Any, Only((False,))] = None
-    logprobs: Annotated[Any, Only()] = None
+    logprobs: int | None = Field(None, ge=0, le=COMPLETION_TOP_LOGPROBS)
     suffix: Annotated[Any, Only(("",))] = None
+
+    @model_validator(mode="after")
+    def sense(self) -> "CompletionRequest":
+        """Refuse an answer that would be too large."""
+        check_logprobs(self.logprobs, self.max_tokens or COMPLETION_MAX_TOKENS)
+        return self
 
     def job(self) -> JobRequest:
         """Return the job that answers this completion."""
-        return self.sampled(self.max_tokens or COMPLETION_MAX_TOKENS, prompt=self.prompt)
+        limit = self.max_tokens or COMPLETION_MAX_TOKENS
+        return self.sampled(limit, prompt=self.prompt, logprobs=self.logprobs)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, model_validator
 
 from exo_celery.records.base import ModelId, Record, Request
+from exo_celery.records.logprobs import TokenLogprobs
 from exo_celery.records.tools import Tool, ToolCall
 
 
@@ -23,6 +24,8 @@ TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELLED})
 MAX_DEADLINE_SECONDS: Final = 30 * 86_400
 MAX_TOOLS: Final = 128
+MAX_TOP_LOGPROBS: Final = 20
+MAX_LOGPROBS: Final = 100_000  # of an answer; each takes less than 100 bytes
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 # Token ids are names in JSON.
@@ -42,10 +45,17 @@ class Message(Request):
     tool_call_id: str | None = None
 
 
+def check_logprobs(logprobs: int | None, max_tokens: int) -> None:
+    """Raise ValueError when an answer might tell of more tokens than one message of the engine holds."""
+    if logprobs is not None and (most := MAX_LOGPROBS // (logprobs + 1)) < max_tokens:
+        raise ValueError(f"with logprobs of {logprobs} other tokens max_tokens may be {most}: ask for fewer of either")
+
+
 class JobRequest(Request):
     """What `POST /api/jobs` takes: messages or a prompt, never both.
 
-    `tools` are functions that the model may call; with `parallel_tool_calls` false it calls one at most.
+    `tools` are functions that the model may call; with `parallel_tool_calls` false it calls one at most. `logprobs`
+    asks how likely each token was, and so many others at its place.
     """
 
     model: ModelId
@@ -60,6 +70,7 @@ class JobRequest(Request):
     frequency_penalty: Penalty | None = None
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     logit_bias: LogitBias | None = None
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     seed: int | None = Field(None, ge=0, lt=2**63)
     stop: tuple[str, ...] = Field((), strict=False, max_length=16)
     priority: Literal[0, 5, 9] = 5
@@ -68,19 +79,20 @@ class JobRequest(Request):
 
     @model_validator(mode="after")
     def one_input(self) -> "JobRequest":
-        """Refuse a request with no input, or with two."""
+        """Refuse a request with no input, or with two, and one whose answer would be too large."""
         if (self.messages is None) == (self.prompt is None):
             raise ValueError("give either messages or prompt")
         if self.tools and self.messages is None:
             raise ValueError("tools need messages: a plain prompt shows the model none")
+        check_logprobs(self.logprobs, self.max_tokens)
         return self
 
 
 class TokenEvent(Record):
     """One entry of a job's token stream; its id is `<attempt>-<n>`.
 
-    `attempt` announces a new run (what came before is void), `delta` carries text, or `tool_calls` in `data`, `end` the
-    outcome in `data`.
+    `attempt` announces a new run (what came before is void), `delta` carries text, or `tool_calls` or `logprobs` in
+    `data`, `end` the outcome in `data`.
     """
 
     id: str
@@ -107,7 +119,7 @@ class Continuation(Record):
 
 
 class Job(Record):
-    """The record of a job. `text` and `tool_calls` are its result; `reasons` say why earlier attempts ended.
+    """The record of a job. `text`, `tool_calls` and `logprobs` are its result; `reasons` say why attempts ended.
 
     `attempts_before` were used up when the job was last retried; `keep_seconds` is for how long it is kept after its
     end; `then_sent_at` and `webhook_sent_at` are 0 until it was told on.
@@ -124,6 +136,7 @@ class Job(Record):
     seed: int = 0
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: str = ""
     usage: Usage = Usage()
     error: dict[str, Any] | None = None

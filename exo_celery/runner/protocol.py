@@ -11,6 +11,7 @@ from pydantic import Field
 from exo_celery.records.base import Record
 from exo_celery.records.engine import EngineFigures
 from exo_celery.records.job import Usage
+from exo_celery.records.logprobs import TokenLogprobs
 from exo_celery.records.tools import ToolCall
 
 
@@ -181,20 +182,6 @@ class Started(Record):
     cached_tokens: int = 0
 
 
-class Candidate(Record):
-    """A token, spelled, with its log probability."""
-
-    token_id: int
-    token: str
-    logprob: float
-
-
-class TokenLogprobs(Candidate):
-    """A chosen token, with the likeliest at its place."""
-
-    top: tuple[Candidate, ...] = ()
-
-
 class Delta(Record):
     """One step's tokens and what is certain by now, text or calls; each may be empty. Logprobs only where asked for."""
 
@@ -207,13 +194,14 @@ class Delta(Record):
 
 
 class Finished(Record):
-    """The request is done: `text` is all of it but for `tool_calls`."""
+    """The request is done: `text` is all of it but for `tool_calls`; logprobs only where asked for."""
 
     type: Literal["finished"] = "finished"
     id: str
     finish_reason: Literal["stop", "length", "tool_calls", "cancelled"]
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
     usage: Usage
 
 

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from exo_celery.records.job import Usage
+from exo_celery.records.logprobs import Candidate, TokenLogprobs
 from exo_celery.records.tools import ToolCall
 from exo_celery.runner.calls import PlainReader, Reader, Said
 from exo_celery.runner.meter import Ended
-from exo_celery.runner.protocol import Candidate, Delta, Event, Finished, Started, TokenLogprobs
+from exo_celery.runner.protocol import Delta, Event, Finished, Started
 from exo_celery.runner.step import Choice, Sampling
 from exo_celery.runner.stops import StopScanner
 
@@ -73,6 +74,7 @@ class Reply:
         self._on_finish = on_finish
         self._pieces: list[str] = []
         self._calls: list[ToolCall] = []
+        self._likely: list[TokenLogprobs] = []
         self._chosen: list[int] = []  # with the end token, if it came
         self._count = 0
         self._reason = ""
@@ -131,8 +133,8 @@ class Reply:
         if self._calls and reason == "stop":
             reason = "tool_calls"
         self.finished, self._reason = True, reason
-        text, calls = "".join(self._pieces), tuple(self._calls)
-        self._emit(Finished(id=self.id, finish_reason=reason, text=text, tool_calls=calls, usage=self._usage()))
+        said = {"text": "".join(self._pieces), "tool_calls": tuple(self._calls), "logprobs": tuple(self._likely)}
+        self._emit(Finished(id=self.id, finish_reason=reason, usage=self._usage(), **said))
         self._on_finish(self)
 
     def _say(self, text: str, choice: Choice | None = None) -> bool:
@@ -148,6 +150,7 @@ class Reply:
         """Emit text and calls, the token with the first of them, or alone."""
         tokens = () if choice is None else (choice.token,)
         logprobs = self._logprobs(choice)
+        self._likely += logprobs
         for part in said or [""] * len(tokens):
             text, calls = (part, ()) if isinstance(part, str) else ("", part)
             self._pieces.append(text)

@@ -7,7 +7,7 @@ local state, attempt, model, priority, owner =
 if state ~= 'failed' and state ~= 'cancelled' then return {0, state or 'gone'} end
 redis.call('HSET', KEYS[1], 'state', 'queued', 'attempts_before', attempt, 'published_at', now_text,
   'started_at', 0, 'first_token_at', 0, 'finished_at', 0, 'lease_until', 0, 'deadline_at', 0,
-  'text', '', 'tool_calls', '', 'finish_reason', '', 'usage', '', 'error', '', 'note', '',
+  'text', '', 'tool_calls', '', 'logprobs', '', 'finish_reason', '', 'usage', '', 'error', '', 'note', '',
   'then_sent_at', 0, 'webhook_sent_at', 0, 'webhook_tries', 0, 'webhook_error', '')
 redis.call('PERSIST', KEYS[1])
 redis.call('DEL', KEYS[2])

@@ -12,6 +12,7 @@ from redis import Redis
 
 from exo_celery.errors import NotFoundError
 from exo_celery.records.job import Job, JobState, Usage
+from exo_celery.records.logprobs import TokenLogprobs
 from exo_celery.records.tools import ToolCall
 from exo_celery.store import keys
 from exo_celery.store.hashes import decode, encode, text
@@ -34,12 +35,14 @@ class Outcome:
     usage: Usage = field(default_factory=Usage)
     error: dict[str, Any] | None = None
     tool_calls: Sequence[ToolCall] = ()
+    logprobs: Sequence[TokenLogprobs] = ()
 
     def fields(self) -> dict[str, Any]:
         """Return the record's fields that an end sets."""
         return {
             "text": self.text,
             "tool_calls": [call.model_dump() for call in self.tool_calls],
+            "logprobs": [token.model_dump() for token in self.logprobs],
             "finish_reason": self.finish_reason,
             "usage": self.usage.model_dump(),
             "error": self.error,

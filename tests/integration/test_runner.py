@@ -112,7 +112,10 @@ def test_a_small_nucleus_is_greedy(client: EngineClient) -> None:
 
 def test_logprobs_and_biases_reach_the_caller(client: EngineClient) -> None:
     asked = {"prompt": [50, 60], "max_tokens": 3, "logprobs": 2, "logit_bias": {1234: 100.0}}
-    deltas = [event for event in client.generate("a", asked) if isinstance(event, Delta) and event.token_ids]
+    *_, last = events = list(client.generate("a", asked))
+    deltas = [event for event in events if isinstance(event, Delta) and event.token_ids]
+    assert isinstance(last, Finished)
+    assert last.logprobs == tuple(one for delta in deltas for one in delta.logprobs)
     assert [delta.token_ids for delta in deltas] == [(1234,)] * 3
     for delta in deltas:
         (chosen,) = delta.logprobs

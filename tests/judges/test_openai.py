@@ -47,6 +47,25 @@ def test_a_completion(judge: openai.OpenAI) -> None:
     assert answer.choices[0].text
 
 
+def test_how_likely_tokens_were_and_how_to_change_it(judge: openai.OpenAI) -> None:
+    asked = PARIS | {"max_tokens": 4, "logprobs": True, "top_logprobs": 2}
+    choice = judge.chat.completions.create(**asked).choices[0]
+    assert choice.logprobs
+    assert choice.logprobs.content
+    assert "".join(one.token for one in choice.logprobs.content) == choice.message.content
+    assert all(one.top_logprobs[0].token == one.token and one.logprob <= 0 for one in choice.logprobs.content)
+    streamed = [choice for chunk in judge.chat.completions.create(**asked, stream=True) for choice in chunk.choices]
+    parts = [one for choice in streamed if choice.logprobs for one in choice.logprobs.content or []]
+    assert [one.token for one in parts] == [one.token for one in choice.logprobs.content]
+    text = judge.completions.create(model=DEMO, prompt="Paris is", max_tokens=3, logprobs=1).choices[0]
+    assert text.logprobs
+    assert text.logprobs.tokens
+    assert "".join(text.logprobs.tokens) == text.text
+    biased = judge.completions.create(model=DEMO, prompt="Paris is", max_tokens=3, logit_bias={"300": 100}, logprobs=0)
+    assert biased.choices[0].logprobs
+    assert len(set(biased.choices[0].logprobs.tokens or [])) == 1
+
+
 def test_models(judge: openai.OpenAI) -> None:
     assert {model.id for model in judge.models.list()} == {DEMO, SPEAKS}
     assert judge.models.retrieve(DEMO).id == DEMO

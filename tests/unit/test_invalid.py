@@ -52,7 +52,10 @@ def refusal(model: type[BaseModel], body: Any) -> InvalidRequestError | None:
         (GOOD | {"messages": ["hello"]}, 'messages[0]: must be an object (got "hello")'),
         (GOOD | {"model": None}, "model: must be text (got null)"),
         (GOOD | {"n": 2}, "n: is not supported by this server: send 1 or leave it out (got 2)"),
-        (GOOD | {"logprobs": True}, "logprobs: is not supported by this server: send false or leave it out (got true)"),
+        (
+            GOOD | {"tool_choice": "required"},
+            'tool_choice: is not supported by this server: send "auto" or leave it out',
+        ),
         (
             GOOD | {"messages": [{"role": "wizard", "content": "x"}]},
             "messages[0].role: must be 'system', 'developer', 'user', 'assistant' or 'tool' (got \"wizard\")",

@@ -156,6 +156,59 @@ def test_streamed_calls_have_their_place(client: FlaskClient, fake: Any) -> None
     assert json.loads(told.split("data: ")[3].partition("\n")[0])["tool_calls"] == CALLS[1:]
 
 
+LIKELY: list[Any] = [
+    {"token_id": 5, "token": "Par", "logprob": -0.5, "top": [{"token_id": 5, "token": "Par", "logprob": -0.5}]},
+    {"token_id": 6, "token": "\ufffd", "logprob": -1.5, "top": []},
+]
+SHOWN: list[Any] = [
+    {
+        "token": "Par",
+        "logprob": -0.5,
+        "bytes": [80, 97, 114],
+        "top_logprobs": [{"token": "Par", "logprob": -0.5, "bytes": [80, 97, 114]}],
+    },
+    {"token": "\ufffd", "logprob": -1.5, "bytes": None, "top_logprobs": []},
+]
+
+
+def test_how_likely_the_tokens_of_a_chat_were(client: FlaskClient, fake: Any) -> None:
+    fake.ended = {"logprobs": LIKELY}
+    fake.events[1:4] = [
+        TokenEvent(id=f"1-{n}", kind="delta", text=text, data={"logprobs": [one]})
+        for n, (text, one) in enumerate(zip(["Paris", ""], LIKELY, strict=True), 2)
+    ]
+    whole = client.post("/v1/chat/completions", json=CHAT | {"logprobs": True, "top_logprobs": 1}).json
+    assert whole["choices"][0]["logprobs"] == {"content": SHOWN, "refusal": None}
+    *chunks, _ = frames(client.post("/v1/chat/completions", json=CHAT | {"logprobs": True, "stream": True}).text)
+    choices = [json.loads(chunk)["choices"][0] for chunk in chunks]
+    assert [choice["logprobs"] and choice["logprobs"]["content"] for choice in choices] == [
+        None,
+        [SHOWN[0]],
+        [SHOWN[1]],
+        None,
+    ]
+    assert [request.logprobs for request in fake.submitted] == [1, 0]
+
+
+def test_how_likely_the_tokens_of_a_completion_were(client: FlaskClient, fake: Any) -> None:
+    fake.ended = {"logprobs": LIKELY}
+    fake.events[1:4] = [
+        TokenEvent(id=f"1-{n}", kind="delta", text="x", data={"logprobs": [one]}) for n, one in enumerate(LIKELY, 2)
+    ]
+    body = {"model": MODEL, "prompt": "The", "logprobs": 1}
+    expected = {
+        "tokens": ["Par", "\ufffd"],
+        "token_logprobs": [-0.5, -1.5],
+        "top_logprobs": [{"Par": -0.5}, {}],
+        "text_offset": [0, 3],
+    }
+    assert client.post("/v1/completions", json=body).json["choices"][0]["logprobs"] == expected
+    *chunks, _ = frames(client.post("/v1/completions", json=body | {"stream": True}).text)
+    told = [json.loads(chunk)["choices"][0]["logprobs"] for chunk in chunks]
+    assert [one["text_offset"] for one in told if one] == [[0], [3]]
+    assert [name for one in told if one for name in one["tokens"]] == expected["tokens"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_a_refusal_has_its_status_also_when_streaming(client: FlaskClient, fake: Any, path: str, stream: bool) -> None:
