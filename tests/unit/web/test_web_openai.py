@@ -133,6 +133,7 @@ def test_an_answer_that_calls_functions(client: FlaskClient, fake: Any) -> None:
     fake.ended["text"] = "I look at the clock."
     message = client.post("/v1/chat/completions", json=CHAT | {"tools": [CLOCK]}).json["choices"][0]["message"]
     assert (message["content"], message["tool_calls"]) == ("I look at the clock.", CALLS)
+    assert client.get("/jobs/j1").text.count("<code>clock({})</code>") == 2
 
 
 def test_streamed_calls_have_their_place(client: FlaskClient, fake: Any) -> None:
