@@ -90,11 +90,17 @@ def answer_broken_body(error: Exception) -> Response:
 def answer_http_error(error: HTTPException) -> Response:
     """Answer what Flask refuses, or what nobody expected, in the same shape; Flask has logged the latter."""
     status = error.code or 500
-    message = HTTP_MESSAGES.get(status, error.description or "").format(
+    # A description may hold what the caller sent: only our own words are filled in.
+    message = HTTP_MESSAGES.get(status, "").format(
         method=request.method, path=request.path[:SHOWN_PATH], limit=request.max_content_length, request_id=g.request_id
     )
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    facts = {"message": message, "type": kind, "param": None, "code": HTTP_CODES.get(status, "bad_request")}
+    facts = {
+        "message": message or error.description,
+        "type": kind,
+        "param": None,
+        "code": HTTP_CODES.get(status, "bad_request"),
+    }
     response = Response(to_json({"error": facts}), status, mimetype="application/json")
     for name, value in error.get_headers(request.environ):
         if name == "Allow":

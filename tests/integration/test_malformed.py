@@ -101,7 +101,16 @@ def test_malformed_json(http: httpx.Client, wrap: Callable[[bytes], bytes], name
 
 @pytest.mark.parametrize(
     "kind",
-    ["", "text/plain", "application/json; charset=utf-7", "application/json, application/json", "x" * 5000, "\xff"],
+    [
+        "",
+        "text/plain",
+        "application/json; charset=utf-7",
+        "application/json, application/json",
+        "a/{b}",
+        "{0.__class__}",
+        "x" * 5000,
+        "\xff",
+    ],
 )
 def test_strange_content_types(http: httpx.Client, kind: str) -> None:
     for path in (*PATHS, "/v1/files"):

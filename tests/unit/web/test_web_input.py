@@ -139,6 +139,8 @@ def test_a_body_must_say_that_it_is_json(client: FlaskClient) -> None:
     answer = client.post("/api/jobs", data=json.dumps(JOB), content_type="text/plain")
     assert (answer.status_code, answer.json["error"]["code"]) == (415, "unsupported_media_type")
     assert "application/json" in answer.json["error"]["message"]
+    braces = client.post("/api/jobs", data=b"{}", content_type="a/{path}")
+    assert (braces.status_code, "a/{path}" in braces.json["error"]["message"]) == (415, True)
 
 
 def test_a_body_too_large(client: FlaskClient) -> None:
