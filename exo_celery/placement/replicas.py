@@ -29,6 +29,8 @@ def place_replicas(question: Question) -> list[Placement]:
         PlacementError: not all fit; with the code of what the first without a ring lacks, and how many do fit.
     """
     asked, left = question.request.replicas, question
+    if asked == 1:
+        return [place(question)]
     found = apart(question, asked, count())
     for one in found:
         left = promised(left, one)
@@ -38,8 +40,6 @@ def place_replicas(question: Question) -> list[Placement]:
         except PlacementError as refusal:
             raise not_all(refusal, len(found), asked) from refusal
         left = promised(left, found[-1])
-    if asked == 1:
-        return found
     return [explained(question, one, number, nodes_of(found, one)) for number, one in enumerate(found, 1)]
 
 
@@ -122,8 +122,6 @@ def explained(question: Question, ring: Placement, number: int, taken: Collectio
 
 
 def not_all(refusal: PlacementError, fit: int, asked: int) -> PlacementError:
-    """Return the refusal of a request of which only some replicas fit; that of a single one is told as it is."""
-    if asked == 1:
-        return refusal
+    """Return the refusal of a request of which only some replicas fit."""
     message = f"{fit} of {asked} replicas fit: for one more, {refusal.message}"
     return PlacementError(message, code=refusal.code, **refusal.numbers, replicas=asked, replicas_fit=fit)
