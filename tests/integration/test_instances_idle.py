@@ -1,13 +1,17 @@
 """Instances without work on a simulated cluster in a real Redis: who goes, when, for whom, and what is told of it."""
 
+import json
 import re
+import threading
 
 import pytest
 from redis import Redis
 
 from exo_celery import cluster as asked
+from exo_celery import queues
 from exo_celery.context import Context, open_context
 from exo_celery.errors import PlacementError
+from exo_celery.node.serving import Serving
 from exo_celery.plan import End
 from exo_celery.records.instance import Instance, InstanceStatus, PlacementRequest, Rank
 from exo_celery.records.job import Job, JobRequest
@@ -146,6 +150,24 @@ def test_a_model_on_its_way_out_is_placed_anew_when_work_comes(cluster: Context)
     unloaded(cluster, old)
     placement.place_instance(cluster, again.id)
     assert instances.get(cluster.redis, cluster.ns, again.id).ring
+
+
+def test_a_job_that_a_draining_instance_may_not_have_is_passed_on_at_once(cluster: Context) -> None:
+    old = loaded(cluster, OLD, "a", 700)
+    submit(cluster, OLD, "j1")
+    serving = object.__new__(Serving)  # without a runner and its socket
+    serving.redis, serving.ns, serving.app, serving.instance = cluster.redis, cluster.ns, cluster.app, old.id
+    serving.stopping = threading.Event()
+    serving.stopping.set()
+    waiting = keys.messages(cluster.ns, queues.model_queue(OLD), queues.JOB)
+    serving.pass_on("j1")  # refused for another reason, which is not to be tried again
+    assert cluster.redis.llen(waiting) == 0
+    assert instances.drain(cluster.redis, cluster.ns, old, "idle")
+    serving.pass_on("j1")
+    assert cluster.redis.llen(waiting) == 1
+    message = json.loads(cluster.redis.lindex(waiting, 0))
+    assert message["headers"][queues.PUBLISHED] == jobs.get(cluster.redis, cluster.ns, "j1").published_at
+    serving.pass_on("gone")
 
 
 def test_what_is_shown_of_an_idle_one_a_busy_one_and_one_that_lost_its_node(cluster: Context) -> None:
