@@ -21,10 +21,14 @@ from scripted import scripted_model  # noqa: E402
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
     folder = tmp_path_factory.mktemp("up")
     cluster = Judged(folder, "--nodes", "2", EXO_REPORT_SECONDS="5")
-    scripted_model(tmp_path_factory.mktemp("model") / "new").rename(folder / "node-1" / "models" / "org--speaks")
-    eventually(lambda: cluster.download("node-1", SPEAKS), lambda found: found and found["status"] == "completed", 60)
-    speaking = cluster.place(model=SPEAKS, required_nodes=["node-1"], max_nodes=1)
-    cluster.ready(cluster.place(min_nodes=2))
-    cluster.ready(speaking)
-    yield cluster
-    assert cluster.stop() == 0
+    try:
+        scripted_model(tmp_path_factory.mktemp("model") / "new").rename(folder / "node-1" / "models" / "org--speaks")
+        found = lambda: cluster.download("node-1", SPEAKS) or {}  # noqa: E731
+        eventually(found, lambda told: told.get("status") == "completed", 60)
+        speaking = cluster.place(model=SPEAKS, required_nodes=["node-1"], max_nodes=1)
+        cluster.ready(cluster.place(min_nodes=2))
+        cluster.ready(speaking)
+        yield cluster
+    finally:
+        code = cluster.stop()
+    assert code == 0

@@ -22,8 +22,9 @@ def get_weather(city: str) -> str:
 
 
 if lose:
+    endless = ChatOpenAI(model=model, max_tokens=4000, logit_bias={2: -100}, **SERVER)  # the token that ends an answer
     try:
-        for number, _ in enumerate(ChatOpenAI(model=model, max_tokens=400, **SERVER).stream("A very long story.")):
+        for number, _ in enumerate(endless.stream("Tell a story.")):
             if number == 3:
                 print("streaming", flush=True)
     except Exception as error:  # noqa: BLE001 (which it is, is the answer)

@@ -32,10 +32,9 @@ def refused(kind: type[Exception], **options: Any) -> None:
 
 
 if lose:
+    endless = ask(max_tokens=4000, logit_bias={"2": -100}, stream=True)  # the token that ends an answer
     try:
-        for number, _ in enumerate(
-            ask([{"role": "user", "content": "A very long story."}], max_tokens=400, stream=True)
-        ):
+        for number, _ in enumerate(endless):
             if number == 3:
                 print("streaming", flush=True)
     except Exception as error:  # noqa: BLE001 (which it is, is the answer)
