@@ -103,11 +103,11 @@ def test_idle_work_makes_room_for_work_and_what_somebody_placed_stays(live: Live
     pinned = live.place(required_nodes=["node-2"])  # holds the other node's memory from now on
     for model in (FIRST, SECOND):
         link_model(live, model)
-    assert "Paris" in live.ask(model=FIRST)["text"]
+    assert "Paris" in live.job(live.submit(model=FIRST), "succeeded", "failed", seconds=150)["text"]
     (first,) = of_model(live, FIRST)
     assert (first["placed_by"], first["request"]["keep_alive"]) == ("work", None)
     job = live.submit(model=SECOND)
-    waiting = eventually(lambda: live.get(f"/api/jobs/{job}"), lambda one: bool(one["note"]), 30)
+    waiting = eventually(lambda: live.get(f"/api/jobs/{job}"), lambda one: bool(one["note"]), 60)
     assert waiting["state"] == "queued"
     assert "Paris" in live.job(job, "succeeded", "failed", seconds=150)["text"]
     assert of_model(live, FIRST) == []
