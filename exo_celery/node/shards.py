@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from exo_celery.errors import RunnerError
 from exo_celery.node import machine
 from exo_celery.node.addresses import bind_address
 from exo_celery.node.serving_process import ServingProcess
+from exo_celery.node.shard import Shard
 from exo_celery.records.instance import Instance, InstanceStatus, Rank, RankState, RankStatus
 from exo_celery.records.node import LinkRecord
 from exo_celery.runner.process import RunnerProcess
@@ -28,30 +28,6 @@ from exo_celery.store.client import Redis, RedisError
 log = logging.getLogger(__name__)
 MEASURABLE_SECONDS: Final = 0.01
 HOLDS_RUNNERS: Final = frozenset({InstanceStatus.LOADING, InstanceStatus.WARMING, InstanceStatus.READY})
-
-
-@dataclass
-class Shard:
-    """One rank held by this node: its runner, and what was last said of it."""
-
-    instance: str
-    model: str
-    rank: Rank
-    world: int
-    state: RankState
-    runner: RunnerProcess | None = None
-    serving: ServingProcess | None = None
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    begun_at: float = field(default_factory=time.monotonic)
-
-    def stop(self) -> None:
-        """End its processes and wait until they are gone; the serving worker first, it hands its jobs back."""
-        with self.lock:
-            serving, runner = self.serving, self.runner
-        if serving:
-            serving.stop()
-        if runner:
-            runner.stop()
 
 
 class Shards:
@@ -279,19 +255,7 @@ class Shards:
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the shards as `inspect shards` shows them."""
-        return [
-            {
-                "instance": shard.instance,
-                "model": shard.model,
-                "rank": shard.rank.rank,
-                "layers": [shard.rank.start_layer, shard.rank.end_layer],
-                "ring_size": shard.world,
-                "pid": shard.runner.pid if shard.runner else None,
-                "serving_pid": shard.serving.pid if shard.serving else None,
-            }
-            | shard.state.model_dump(mode="json", exclude={"boot_id"})
-            for shard in self.snapshot()
-        ]
+        return [shard.describe() for shard in self.snapshot()]
 
     def snapshot(self) -> list[Shard]:
         """Return the shards held now."""
