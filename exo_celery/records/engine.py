@@ -1,6 +1,5 @@
 """What a ring's engine measures: of all requests together, never of one, and no text."""
 
-from bisect import bisect_left
 from typing import Final
 
 from pydantic import Field
@@ -21,12 +20,6 @@ class Durations(Record):
     def count(self) -> int:
         """How many were measured."""
         return sum(self.counts)
-
-    def plus(self, seconds: float, times: int = 1) -> "Durations":
-        """Return these with one more duration, measured so many times."""
-        counts = list(self.counts)
-        counts[bisect_left(BOUNDS_SECONDS, seconds)] += times
-        return Durations.model_construct(counts=tuple(counts), sum_seconds=self.sum_seconds + seconds * times)
 
 
 class EngineFigures(Record):

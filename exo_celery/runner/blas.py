@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,9 @@ from exo_celery.errors import ConfigurationError
 SYSTEM_NAMES: Final = ("libopenblas.so.0", "libopenblas.so")
 PACKAGE: Final = "scipy_openblas32"
 SYMBOLS: Final = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
+
+
+SETTERS: Final[list[Callable[[int], object]]] = []  # what sets the number of threads, once a library is loaded
 
 
 def load(cache_dir: Path, threads: int) -> str:
@@ -33,9 +37,20 @@ def load(cache_dir: Path, threads: int) -> str:
     if "mlx.core" in sys.modules:
         raise ConfigurationError("mlx.core was imported before the BLAS library: it would use its own slow one")
     library, prefix = _system() or _packaged(cache_dir)
-    set_threads = getattr(library, f"{prefix}openblas_set_num_threads")
-    set_threads(threads or len(os.sched_getaffinity(0)))
+    SETTERS.append(getattr(library, f"{prefix}openblas_set_num_threads"))
+    use_threads(threads or cores())
     return f"{library._name}"
+
+
+def use_threads(threads: int) -> None:
+    """Let each product use so many threads from now on; where there is no OpenBLAS this changes nothing."""
+    for setter in SETTERS:
+        setter(threads)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _system() -> tuple[ctypes.CDLL, str] | None:

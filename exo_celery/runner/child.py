@@ -4,6 +4,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NoReturn
 
 import psutil
@@ -80,10 +81,10 @@ def join(
     Raises:
         ExoError: the ranks cannot form a group.
     """
-    computing = threading.Lock()
     if shard.slices is not None:
         group = form(spec, neighbours[0], shard.slices.dtype, give_up)
-        return [TensorRing(spec, shard, group, computing, give_up)]
+        return [TensorRing(spec, shard, group, threading.Lock(), give_up)]
+    computing = threading.Lock() if spec.world > 1 else nullcontext()
     return [Ring(spec, shard, each, computing, give_up) for each in neighbours]
 
 
@@ -101,5 +102,7 @@ def follow(rings: Sequence[Ring | TensorRing], on_ready: Callable[[], None]) -> 
 def warm_up(ring: Ring | TensorRing) -> None:
     """Run one row through prefill and decode, so that the first request finds everything in place."""
     admission = Admission(row=WARM_ROW, tokens=WARM_TOKENS)
-    ring.lead(Step(admit=(admission,), prefill=Chunk(rows=(WARM_ROW,), count=len(WARM_TOKENS) - 1)))
+    chunk = Chunk(rows=(WARM_ROW,), count=len(WARM_TOKENS), completes=True)
+    (first,) = ring.lead(Step(admit=(admission,), prefill=chunk))
+    ring.lead(Step(tokens=(first.token,)))
     ring.lead(Step(drop=(WARM_ROW,)))

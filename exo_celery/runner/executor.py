@@ -3,14 +3,17 @@
 import copy
 import logging
 import struct
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache, make_prompt_cache, trim_prompt_cache
 
+from exo_celery.runner.batch import Batch, Row, merge, mergeable
+from exo_celery.runner.cores import ONE_CORE, Cores
 from exo_celery.runner.links import Link
 from exo_celery.runner.load import Shard
 from exo_celery.runner.sampling import Sampler, sample
@@ -39,38 +42,28 @@ def unpack(frame: bytearray) -> mx.array:
     return raw.view(DTYPES[dtype]).reshape(shape)
 
 
-class Row:
-    """A sequence: waiting for its prefill, or live."""
-
-    def __init__(self, admission: Admission, cache: list[Any]) -> None:
-        """Begin with a cache that holds the reused tokens."""
-        self.number = admission.row
-        self.sampler = Sampler(admission.sampling, admission.tokens)
-        self.tokens = admission.tokens
-        self.cache = cache
-        self.prefilled = admission.reused
-
-    @property
-    def remaining(self) -> int:
-        """Prompt tokens to prefill: all but the last, which the first decode step takes."""
-        return len(self.tokens) - 1 - self.prefilled
-
-
 class Executor:
     """One rank's state of the ring, and the only user of its model.
 
     `before` and `after` are the links to the neighbours whose hidden states come in and go out; None at the edges.
-    `computing` is held while the machine computes, never while this rank waits: lanes take turns.
+    `computing` is held while the machine computes, never while this rank waits: lanes take turns. A rank alone has
+    `cores` for parts of its prefills.
     """
 
-    def __init__(self, shard: Shard, before: Link | None, after: Link | None, computing: threading.Lock) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        before: Link | None,
+        after: Link | None,
+        computing: AbstractContextManager[Any],
+        cores: Cores = ONE_CORE,
+    ) -> None:
         self._shard = shard
-        self._computing = computing
+        self._computing, self._cores = computing, cores
         self._before, self._after = before, after
         self._waiting: dict[int, Row] = {}
         self._live: list[Row] = []
-        self._cache: list[Any] = []
-        self._merged = False
+        self._batch = Batch()
         self._entries: dict[int, tuple[list[Any], int]] = {}
         self._steps = 0
 
@@ -80,31 +73,25 @@ class Executor:
         return tuple(row.number for row in self._live)
 
     def run(self, step: Step) -> Sampled | None:
-        """Apply a step. Return what was sampled on the last rank, None elsewhere and when no row is live."""
+        """Apply a step. Return what was sampled on the last rank, None elsewhere and where nothing is to be sampled."""
         for keep in step.keep:
             self._entries[keep.entry] = self._kept(keep.row), keep.count
         if step.drop:
             self._drop(set(step.drop))
-        inputs = list(step.tokens)
         for admission in step.admit:
             self._waiting[admission.row] = Row(admission, self._first_cache(admission))
         for entry in step.forget:
             del self._entries[entry]
-        if step.prefill is not None:
-            self._prefill(step.prefill)
-        for row in [row for row in self._waiting.values() if row.remaining == 0]:
-            self._join([row], row.cache, merged=False)
-        inputs += [row.tokens[-1] for row in self._live[len(inputs) :]]
         self._steps += 1
         if self._steps % STEPS_PER_CLEARING == 0:
             mx.clear_cache()
-        return self._decode(inputs) if inputs else None
+        if step.prefill is not None:
+            return self._prefill(step.prefill)
+        return self._decode(step.tokens) if step.tokens else None
 
     def _kept(self, number: int) -> list[Any]:
         """Return a copy of a live row's cache."""
-        at = self.rows.index(number)
-        cache = self._cache if self._merged else merge([self._cache])
-        copied = [entry.extract(at) for entry in cache]
+        copied = self._batch.cache(next(row for row in self._live if row.number == number))
         with self._computing:
             mx.eval([entry.state for entry in copied])  # or it would keep the whole batch's cache alive
         return copied
@@ -122,86 +109,88 @@ class Executor:
     def _drop(self, numbers: set[int]) -> None:
         for number in numbers & self._waiting.keys():
             del self._waiting[number]
-        kept = [i for i, row in enumerate(self._live) if row.number not in numbers]
-        if len(kept) == len(self._live):
-            return
-        self._live = [self._live[i] for i in kept]
-        if not kept:
-            self._cache, self._merged = [], False
-            mx.clear_cache()
-            return
-        for entry in self._cache:
-            entry.filter(kept)
+        if any(row.number in numbers for row in self._live):
+            self._live = [row for row in self._live if row.number not in numbers]
+            self._batch.leave(numbers)
 
-    def _prefill(self, chunk: Chunk) -> None:
-        """Run prompt tokens through the shard: a piece of one row, or the whole rest of several."""
-        rows = [self._waiting[number] for number in chunk.rows]
-        if len(rows) == 1:
-            (row,) = rows
-            end = row.prefilled + min(chunk.count, row.remaining)
-            self._forward(mx.array([row.tokens[row.prefilled : end]]), row.cache)
-            row.prefilled = end
-            return
-        cache = merge([row.cache for row in rows])
-        lengths = [row.remaining for row in rows]
-        longest = max(lengths)
-        padding = [longest - length for length in lengths]
-        for entry in cache if longest > min(lengths) else ():
+    def _prefill(self, chunk: Chunk) -> Sampled | None:
+        """Run prompt tokens through the shard; let the rows that are whole go live, with their first tokens."""
+        parts = self._cores.split([self._waiting[number] for number in chunk.rows])
+        done = self._cores.run([partial(self._prefill_part, rows, chunk) for rows in parts])
+        for rows, (cache, _) in zip(parts, done, strict=True):
+            if chunk.completes:
+                self._batch.join(rows, cache)
+                self._live += rows
+        return sampled(choice for _, choices in done for choice in choices)
+
+    def _prefill_part(self, rows: Sequence[Row], chunk: Chunk) -> tuple[list[Any], list[Choice]]:
+        """Run some rows' tokens of a chunk; return their cache and what was sampled."""
+        pieces = [row.tokens[row.length : row.length + chunk.count] for row in rows]
+        lengths = [len(piece) for piece in pieces]
+        padding = [max(lengths) - length for length in lengths]
+        cache = rows[0].cache if len(rows) == 1 else merge([row.cache for row in rows])
+        padded = cache if any(padding) else ()
+        for entry in padded:
             entry.prepare(lengths=lengths, right_padding=padding)
-        padded = [row.tokens[row.prefilled : -1] + (0,) * n for row, n in zip(rows, padding, strict=True)]
-        self._forward(mx.array(padded), cache)
-        for entry in cache if longest > min(lengths) else ():
+        tokens = mx.array([piece + (0,) * n for piece, n in zip(pieces, padding, strict=True)])
+        samplers = [row.sampler for row in rows] if chunk.completes else []
+        choices = self._forward(tokens, cache, samplers, mx.array(lengths) - 1)
+        for entry in padded:
             entry.finalize()
-        self._join(rows, cache, merged=True)
+        for row, length in zip(rows, lengths, strict=True):
+            row.length += length
+        return cache, choices
 
-    def _join(self, rows: Sequence[Row], cache: list[Any], *, merged: bool) -> None:
-        """Let prefilled rows go live, behind those that are."""
-        for row in rows:
-            del self._waiting[row.number]
-            row.cache = []
-        if not self._live:
-            self._cache, self._merged = cache, merged
-        else:
-            if not self._merged:
-                self._cache, self._merged = merge([self._cache]), True
-            for entry, other in zip(self._cache, cache if merged else merge([cache]), strict=True):
-                entry.extend(other)
-        self._live += rows
-
-    def _decode(self, inputs: list[int]) -> Sampled | None:
-        samplers = [row.sampler for row in self._live]
-        choices = self._forward(mx.array(inputs)[:, None], self._cache, samplers)
-        return None if choices is None else Sampled(choices=tuple(choices))
+    def _decode(self, inputs: Sequence[int]) -> Sampled | None:
+        """Run the latest tokens of all live rows through the shard."""
+        self._batch.tidy()
+        token_of = dict(zip(self._live, inputs, strict=True))
+        for row in self._live:
+            row.length += 1
+        slots = self._batch.rows
+        tokens = mx.array([[token_of[row] if row else 0] for row in slots])
+        choices = self._forward(tokens, self._batch.entries, [row.sampler if row else None for row in slots])
+        chosen = dict(zip([row for row in slots if row], choices, strict=False))
+        return sampled(chosen[row] for row in self._live if chosen)
 
     def _forward(
-        self, tokens: mx.array, cache: list[Any], samplers: list[Sampler] | None = None
-    ) -> list[Choice] | None:
-        """Run tokens (batch, length) through the local layers; sample on the last rank, for the samplers given."""
+        self, tokens: mx.array, cache: list[Any], samplers: Sequence[Sampler | None], ends: mx.array | None = None
+    ) -> list[Choice]:
+        """Run tokens (batch, length) through the local layers; sample on the last rank, for the samplers given.
+
+        `ends` (batch,) are the positions that are sampled, None where there is only one.
+        """
         incoming = None if self._before is None else self._before.receive()
         with self._computing:
             boundary = self._shard.boundary
             boundary.incoming = None if incoming is None else unpack(incoming)
+            boundary.ends = ends if samplers and self._after is None else None
             logits = self._shard.model(tokens, cache=cache)
             hidden, boundary.incoming, boundary.outgoing = boundary.outgoing, None, None
             states = [entry.state for entry in cache]
-            if self._after is None or hidden is None:
-                mx.eval([logits] if samplers else [], states)
-                return sample(logits[:, -1], samplers) if samplers else None
+            if self._after is None:
+                if samplers:
+                    return sample(at_ends(logits, ends), samplers, states)
+                mx.eval(states)
+                return []
+            assert hidden is not None
             mx.eval(hidden, states)
             outgoing = pack(hidden)
         self._after.send(outgoing)
-        return None
+        return []
 
 
-def mergeable(entry: Any) -> bool:
-    """Say whether a cache entry can become part of a batch."""
-    parts = getattr(entry, "caches", (entry,))
-    return all(hasattr(part, "merge") for part in parts)
+def sampled(choices: Iterable[Choice]) -> Sampled | None:
+    """Return what the last rank answers; the others have chosen nothing."""
+    found = tuple(choices)
+    return Sampled(choices=found) if found else None
 
 
-def merge(caches: list[list[Any]]) -> list[Any]:
-    """Return the caches of several rows as one batch's, layer by layer."""
-    return [entries[0].merge(list(entries)) for entries in zip(*caches, strict=True)]
+def at_ends(logits: mx.array, ends: mx.array | None) -> mx.array:
+    """Return the logits (batch, vocabulary) that are sampled; the model narrowed them itself where it could."""
+    if ends is None or logits.shape[1] == 1:
+        return logits[:, -1]
+    return mx.take_along_axis(logits, ends[:, None, None], axis=1)[:, 0]
 
 
 def batches(shard: Shard) -> bool:

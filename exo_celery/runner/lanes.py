@@ -26,8 +26,6 @@ class Lane(threading.Thread):
         self._scheduler = Scheduler(prefixes)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._meter = meter
-        self._decode_seconds = 0.0
-        self._tokens_at = 0.0
 
     def submit(self, reply: Reply) -> None:
         """Take a request."""
@@ -58,16 +56,9 @@ class Lane(threading.Thread):
     def _lead(self, step: Step) -> None:
         started = time.monotonic()
         choices = self._ring.lead(step)
-        ended = time.monotonic()
-        seconds = ended - started
-        if choices and step.prefill is None:
-            self._decode_seconds = seconds
-        elif choices and step.prefill is not None:
-            self._scheduler.note_prefill(step.prefill.size, max(seconds - self._decode_seconds, 1e-4))
+        self._scheduler.note(step, time.monotonic() - started)
         if choices:
-            self._meter.stepped(len(choices), len(step.tokens), ended - self._tokens_at)
-            self._tokens_at = ended
-            self._scheduler.take(self._ring.executor.rows, choices)
+            self._meter.stepped(len(choices), self._scheduler.take(choices))
 
 
 class Follower(threading.Thread):

@@ -2,11 +2,12 @@
 
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, NoReturn
 
-from exo_celery.records.engine import Durations, EngineFigures
+from exo_celery.records.engine import BOUNDS_SECONDS, Durations, EngineFigures
 
 REPORT_SECONDS: Final = 2.0
 
@@ -29,6 +30,24 @@ class Load(NamedTuple):
     lanes: int
 
 
+class Tally:
+    """Durations, counted between their bounds."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_SECONDS) + 1)
+        self._sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a duration."""
+        self._counts[bisect_left(BOUNDS_SECONDS, seconds)] += 1
+        self._sum += seconds
+
+    @property
+    def durations(self) -> Durations:
+        """What was counted so far."""
+        return Durations(counts=tuple(self._counts), sum_seconds=self._sum)
+
+
 class Meter:
     """Counts what lanes and requests tell; any thread may."""
 
@@ -38,20 +57,20 @@ class Meter:
         self._requests = Counter[str]()
         self._prompt_tokens = self._cached_tokens = self._cache_hits = 0
         self._steps = self._rows = 0
-        self._queue = self._first_token = self._inter_token = Durations()
+        self._queue, self._first_token, self._inter_token = Tally(), Tally(), Tally()
 
     @property
     def rows(self) -> int:
         """How many tokens have been computed."""
         return self._rows
 
-    def stepped(self, rows: int, going_on: int, gap_seconds: float) -> None:
-        """Count a step: a token each for so many rows; `going_on` of them had their last one `gap_seconds` before."""
+    def stepped(self, rows: int, gaps_seconds: Iterable[float]) -> None:
+        """Count a step that gave so many tokens, and the time since the one before for each that had one."""
         with self._lock:
             self._steps += 1
             self._rows += rows
-            if going_on:
-                self._inter_token = self._inter_token.plus(gap_seconds, going_on)
+            for seconds in gaps_seconds:
+                self._inter_token.add(seconds)
         self.changed.set()
 
     def ended(self, request: Ended) -> None:
@@ -62,9 +81,9 @@ class Meter:
                 self._prompt_tokens += request.prompt_tokens
                 self._cached_tokens += request.cached_tokens
                 self._cache_hits += request.cached_tokens > 0
-                self._queue = self._queue.plus(request.queue_seconds)
+                self._queue.add(request.queue_seconds)
             if request.first_token_seconds is not None:
-                self._first_token = self._first_token.plus(request.first_token_seconds)
+                self._first_token.add(request.first_token_seconds)
         self.changed.set()
 
     def figures(self, load: Load, tokens_per_second: float) -> EngineFigures:
@@ -81,9 +100,9 @@ class Meter:
                 cache_hits=self._cache_hits,
                 steps=self._steps,
                 rows=self._rows,
-                queue_seconds=self._queue,
-                first_token_seconds=self._first_token,
-                inter_token_seconds=self._inter_token,
+                queue_seconds=self._queue.durations,
+                first_token_seconds=self._first_token.durations,
+                inter_token_seconds=self._inter_token.durations,
             )
 
 

@@ -18,10 +18,14 @@ from exo_celery.errors import RunnerError
 
 
 class Boundary(threading.local):
-    """The hidden states at a stage's edges, (batch, length, hidden); each thread has its own."""
+    """The hidden states at a stage's edges, (batch, length, hidden); each thread has its own.
+
+    `ends` (batch,) names the one position of each row that norm and head are wanted for; None is for all.
+    """
 
     incoming: mx.array | None = None
     outgoing: mx.array | None = None
+    ends: mx.array | None = None
 
 
 class Wrapped(Module):
@@ -46,13 +50,15 @@ class Edge(Wrapped):
         object.__setattr__(self, "_edge", (boundary, first, last))
 
     def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> mx.array:
-        """Run the layer on what came in, show what goes out."""
+        """Run the layer on what came in, show what goes out, and pass on what is wanted of it."""
         boundary, first, last = object.__getattribute__(self, "_edge")
         if first and boundary.incoming is not None:
             x = boundary.incoming
         y: mx.array = self["layer"](x, *args, **kwargs)
         if last:
             boundary.outgoing = y
+            if boundary.ends is not None:
+                y = mx.take_along_axis(y, boundary.ends[:, None, None], axis=1)
         return y
 
 

@@ -64,6 +64,7 @@ class Reply:
         self.prompt = prompt
         self.sampling = sampling
         self.finished = False
+        self.gap_seconds: float | None = None  # between the latest two tokens
         self._max_tokens = max_tokens
         self._end_tokens = end_tokens
         self._speller = speller
@@ -110,8 +111,10 @@ class Reply:
 
     def take(self, choice: Choice) -> None:
         """Take the next token, hand it out, and finish when it was the last."""
-        self._last_at = time.monotonic()
-        self._first_at = self._first_at or self._last_at
+        now = time.monotonic()
+        self.gap_seconds = now - self._last_at if self._first_at else None
+        self._last_at = now
+        self._first_at = self._first_at or now
         self._chosen.append(choice.token)
         if choice.token in self._end_tokens:
             self.finish("stop")

@@ -4,10 +4,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from exo_celery.errors import LinkError, RunnerError
+from exo_celery.runner.cores import cores_of
 from exo_celery.runner.executor import Executor
 from exo_celery.runner.links import Hello, Link, Listener, connect
 from exo_celery.runner.load import Shard
@@ -108,7 +110,7 @@ class Ring:
         spec: ShardSpec,
         shard: Shard,
         neighbours: Neighbours,
-        computing: threading.Lock,
+        computing: AbstractContextManager[Any],
         on_broken: Callable[[LinkError], None],
     ) -> None:
         """Take a place. `on_broken` is called from a thread when the ring breaks in rank 0's sleep."""
@@ -120,12 +122,13 @@ class Ring:
             before=None if spec.is_first else self._before,
             after=None if spec.is_last else self._after,
             computing=computing,
+            cores=cores_of(spec),
         )
         self._answers = Incoming(self._before, on_broken) if self._before is not None and spec.is_first else None
         self._patience = Patience()
 
     def lead(self, step: Step) -> tuple[Choice, ...]:
-        """Run a step on all ranks; return what was sampled for each of `executor.rows`. Rank 0 only.
+        """Run a step on all ranks; return what was sampled. Rank 0 only.
 
         Raises:
             LinkError: a rank is gone, or took far longer than any step before.
@@ -136,7 +139,7 @@ class Ring:
             self._after.patience_seconds = patience
             self._after.send(step.model_dump_json(exclude_defaults=True).encode())
         sampled = self.executor.run(step)
-        if self._answers is not None and self.executor.rows:
+        if self._answers is not None and step.samples:
             sampled = Sampled.model_validate_json(self._answers.next(patience))
         self._patience.note(step.size, time.monotonic() - started)
         return sampled.choices if sampled else ()

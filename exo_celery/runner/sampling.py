@@ -1,7 +1,8 @@
 """Choosing tokens, on the last rank. Each row has its own stream of random numbers, so company changes nothing."""
 
 from collections import Counter
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
@@ -87,20 +88,24 @@ def nucleus(logits: mx.array, top_p: float) -> mx.array:
     return mx.put_along_axis(logits, order, kept, axis=-1)
 
 
-def sample(logits: mx.array, samplers: list[Sampler]) -> list[Choice]:
-    """Return a choice for each row of logits (rows, vocabulary); extra work only for the rows that ask for it."""
+def sample(logits: mx.array, samplers: Sequence[Sampler | None], states: Sequence[Any] = ()) -> list[Choice]:
+    """Return a choice for each row of logits (rows, vocabulary) that has a sampler, in their order.
+
+    Extra work is done only for the rows that ask for it. `states` are evaluated with the tokens, in one go.
+    """
     greedy = mx.argmax(logits, axis=-1)
-    adjusted = [None if s.plain else s.adjust(logits[i].astype(mx.float32)) for i, s in enumerate(samplers)]
-    chosen = [
-        greedy[i] if row is None else s.choose(row).astype(greedy.dtype)
-        for i, (s, row) in enumerate(zip(samplers, adjusted, strict=True))
-    ]
-    tokens = integers(mx.stack(chosen) if any(row is not None for row in adjusted) else greedy)
+    asking = {i: sampler for i, sampler in enumerate(samplers) if sampler and not sampler.plain}
+    adjusted = {i: sampler.adjust(logits[i].astype(mx.float32)) for i, sampler in asking.items()}
+    drawn = {i: sampler.choose(adjusted[i]).astype(greedy.dtype) for i, sampler in asking.items()}
+    tokens = mx.stack([drawn.get(i, greedy[i]) for i in range(len(samplers))]) if drawn else greedy
+    mx.eval(tokens, list(states))
     choices = []
-    for token, sampler, row in zip(tokens, samplers, adjusted, strict=True):
+    for i, (token, sampler) in enumerate(zip(integers(tokens), samplers, strict=True)):
+        if sampler is None:
+            continue
         sampler.note(token)
         wanted = sampler.sampling.logprobs
-        choices.append(Choice(token=token) if wanted is None or row is None else explained(token, row, wanted))
+        choices.append(Choice(token=token) if wanted is None else explained(token, adjusted[i], wanted))
     return choices
 
 

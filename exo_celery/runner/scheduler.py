@@ -10,10 +10,13 @@ from exo_celery.runner.step import Admission, Choice, Chunk, Keep, Step
 # Prompt tokens per step while nobody waits for a next token, and at least while somebody does.
 FULL_CHUNK: Final = 512
 LEAST_CHUNK: Final = 32
-# How long a chunk of prefill may hold up running streams.
-STALL_SECONDS: Final = 0.25
-# Weight of the newest measurement in the running mean.
-SMOOTHING: Final = 0.3
+# Prompts that are prefilled together have so many tokens: with more the first of them would wait for little gain.
+COMPANY: Final = 160
+# How long prefill may hold up running streams, and how many of their own steps where those are slower.
+STALL_SECONDS: Final = 0.5
+STALL_STEPS: Final = 4
+# Weight of a measurement that is larger than those before.
+SMOOTHING: Final = 0.1
 
 
 class Scheduler:
@@ -29,7 +32,11 @@ class Scheduler:
         self._last_token: dict[int, int] = {}
         self._drop: list[int] = []
         self._keep: dict[int, tuple[int, ...]] = {}
-        self._prefill_seconds = 0.0  # per prompt token; 0 while unknown
+        self._sampled: tuple[int, ...] = ()  # the rows that the latest step gives tokens to
+        self._step_seconds = 0.0  # that any step takes, however few its tokens; 0 while unknown
+        self._token_seconds = 0.0  # that each prompt token adds
+        self._somebody_waits = False  # for a next token, while the latest step runs
+        self._stalled_seconds = 0.0  # since they had their latest tokens
 
     @property
     def idle(self) -> bool:
@@ -56,29 +63,45 @@ class Scheduler:
         drop, self._drop = tuple(self._drop), []
         admit = tuple(self._admissions())
         prefill = self._next_chunk()
-        tokens = tuple(self._last_token[row] for row in self._live)
-        for row in [row for row in self._prefilling if self._remaining[row] == 0]:
+        self._somebody_waits = bool(self._live)
+        if prefill is None:
+            self._sampled = tuple(self._live)
+            tokens = tuple(self._last_token[row] for row in self._live)
+            return Step(keep=keep, drop=drop, admit=admit, forget=forget, tokens=tokens)
+        self._sampled = prefill.rows if prefill.completes else ()
+        for row in self._sampled:
             del self._remaining[row]
             self._live[row] = self._prefilling.pop(row)
-        return Step(keep=keep, drop=drop, admit=admit, forget=forget, prefill=prefill, tokens=tokens)
+        return Step(keep=keep, drop=drop, admit=admit, forget=forget, prefill=prefill)
 
-    def take(self, rows: Sequence[int], choices: Sequence[Choice]) -> None:
-        """Hand out a step's tokens; rows that finish are dropped with the next step."""
-        self._live = {row: self._live[row] for row in rows}
-        for row, choice in zip(rows, choices, strict=True):
+    def take(self, choices: Sequence[Choice]) -> list[float]:
+        """Hand out a step's tokens; rows that finish are dropped with the next step.
+
+        Return the seconds since the token before, for each row that had one.
+        """
+        gaps = []
+        for row, choice in zip(self._sampled, choices, strict=True):
             reply = self._live[row]
             self._last_token[row] = choice.token
             reply.take(choice)
+            if reply.gap_seconds is not None:
+                gaps.append(reply.gap_seconds)
             if reply.finished or reply.just_joined:
                 self._keep[row] = reply.cached
             if reply.finished:
                 self._forget(row)
+        return gaps
 
-    def note_prefill(self, tokens: int, seconds: float) -> None:
-        """Learn how long prefill takes: the size of the next chunks follows."""
-        measured = seconds / tokens
-        known = self._prefill_seconds or measured
-        self._prefill_seconds = known + SMOOTHING * (measured - known)
+    def note(self, step: Step, seconds: float) -> None:
+        """Learn how long a step took: the size of the next chunks follows."""
+        if step.prefill is None:
+            self._stalled_seconds = 0.0
+            self._step_seconds = smoothed(self._step_seconds, seconds if step.tokens else self._step_seconds)
+            return
+        self._stalled_seconds += seconds if self._somebody_waits else 0.0
+        if step.prefill.completes and step.prefill.size >= LEAST_CHUNK:
+            added = max(seconds - self._step_seconds, seconds / 4)
+            self._token_seconds = smoothed(self._token_seconds, added / step.prefill.size)
 
     def _forget(self, row: int) -> None:
         for rows in (self._prefilling, self._remaining, self._live, self._last_token):
@@ -103,7 +126,7 @@ class Scheduler:
             row, self._next_row = self._next_row, self._next_row + 1
             entry, reused = self._prefixes.find(reply.prompt[:-1]) or (None, 0)
             self._prefilling[row] = reply
-            self._remaining[row] = len(reply.prompt) - 1 - reused  # the first decode step takes the last
+            self._remaining[row] = len(reply.prompt) - reused
             admitted.append(
                 Admission(row=row, tokens=reply.prompt, sampling=reply.sampling, entry=entry, reused=reused)
             )
@@ -112,28 +135,34 @@ class Scheduler:
         return admitted
 
     def _next_chunk(self) -> Chunk | None:
-        """Choose what to prefill: the first in line, with company where all fit into the budget together."""
-        line = [row for row, remaining in self._remaining.items() if remaining]
-        if not line:
-            return None
+        """Choose what to prefill, if it is time to: the first in line, with company where both are short."""
         budget = self._budget()
-        first = line[0]
+        if not self._remaining or not budget:
+            return None
+        first, *line = self._remaining
         if self._remaining[first] > budget:
             self._remaining[first] -= budget
             return Chunk(rows=(first,), count=budget)
         rows, longest = [first], self._remaining[first]
-        for row in line[1:]:
+        for row in line:
             padded = max(longest, self._remaining[row])
-            if padded * (len(rows) + 1) <= budget:
+            if padded * (len(rows) + 1) <= min(budget, COMPANY):
                 rows.append(row)
                 longest = padded
-        for row in rows:
-            self._remaining[row] = 0
-        return Chunk(rows=tuple(rows), count=longest)
+        return Chunk(rows=tuple(rows), count=longest, completes=True)
 
     def _budget(self) -> int:
+        """Return how many tokens may be prefilled before live rows get their next tokens."""
         if not self._live:
             return FULL_CHUNK
-        if not self._prefill_seconds:
-            return LEAST_CHUNK
-        return max(LEAST_CHUNK, min(FULL_CHUNK, int(STALL_SECONDS / self._prefill_seconds)))
+        left_seconds = max(STALL_SECONDS, STALL_STEPS * self._step_seconds) - self._stalled_seconds
+        spare_seconds = max(0.0, left_seconds - self._step_seconds)
+        tokens = int(spare_seconds / self._token_seconds) if self._token_seconds else LEAST_CHUNK
+        if self._stalled_seconds and (not spare_seconds or tokens < LEAST_CHUNK):
+            return 0
+        return max(LEAST_CHUNK, min(FULL_CHUNK, tokens))
+
+
+def smoothed(known: float, measured: float) -> float:
+    """Return what is known after one more measurement; disturbances only ever make one larger."""
+    return known + SMOOTHING * (measured - known) if known and measured > known else measured

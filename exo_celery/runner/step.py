@@ -48,10 +48,14 @@ class Keep(Record):
 
 
 class Chunk(Record):
-    """A piece of prefill: the next `count` prompt tokens of one row, or all that several rows need, at most `count`."""
+    """A piece of prefill: the next `count` prompt tokens of one row, or all that several rows need, at most `count`.
+
+    Rows that it `completes` go live with it, behind those that are: their first tokens are sampled.
+    """
 
     rows: tuple[int, ...] = Field(min_length=1)
     count: int = Field(ge=1)
+    completes: bool = False
 
     @property
     def size(self) -> int:
@@ -60,9 +64,10 @@ class Chunk(Record):
 
 
 class Step(Record):
-    """One step, in this order: keep caches, drop rows, admit rows, forget entries, prefill, decode live rows.
+    """One step, in this order: keep caches, drop rows, admit rows, forget entries, then prefill or decode.
 
-    `tokens` are the tokens that the previous step sampled, for the rows that were live then and are not dropped now.
+    `tokens` are the latest tokens of all live rows, in their order: the next ones are sampled. With none, and where
+    there is a chunk, live rows rest.
     """
 
     keep: tuple[Keep, ...] = ()
@@ -75,7 +80,12 @@ class Step(Record):
     @property
     def size(self) -> int:
         """How many tokens of a sequence are computed one after another, at most."""
-        return 1 + (self.prefill.size if self.prefill else 0)
+        return self.prefill.size if self.prefill else 1
+
+    @property
+    def samples(self) -> bool:
+        """Say whether the last rank has choices to tell."""
+        return self.prefill.completes if self.prefill else bool(self.tokens)
 
 
 class Choice(Record):
@@ -87,6 +97,6 @@ class Choice(Record):
 
 
 class Sampled(Record):
-    """What the last rank answers to a step that has live rows: one choice each, in the rows' order."""
+    """What the last rank answers: a choice for each row that the chunk completed, or else for each live row."""
 
     choices: tuple[Choice, ...]

@@ -6,14 +6,14 @@ with its next step. There is one lane: all ranks compute at once anyway.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import mlx.core as mx
 
 from exo_celery.errors import LinkError
-from exo_celery.runner.executor import Executor
+from exo_celery.runner.executor import Executor, at_ends
 from exo_celery.runner.group import Group
 from exo_celery.runner.load import Shard
 from exo_celery.runner.protocol import ShardSpec
@@ -33,11 +33,12 @@ class SliceExecutor(Executor):
         self._head_is_cut = shard.slices is not None and shard.slices.head_is_cut
 
     def _forward(
-        self, tokens: mx.array, cache: list[Any], samplers: list[Sampler] | None = None
-    ) -> list[Choice] | None:
+        self, tokens: mx.array, cache: list[Any], samplers: Sequence[Sampler | None], ends: mx.array | None = None
+    ) -> list[Choice]:
         """Run tokens (batch, length) through the slices; sample on rank 0, for the samplers given."""
         with self._computing:
             boundary = self._shard.boundary
+            boundary.ends = ends if samplers else None
             logits = self._shard.model(tokens, cache=cache)
             hidden, boundary.outgoing = boundary.outgoing, None
             last = logits if self._head_is_cut else hidden
@@ -46,7 +47,7 @@ class SliceExecutor(Executor):
                 mx.eval([last] if samplers else [], [entry.state for entry in cache])
             except RuntimeError as error:
                 raise LinkError(f"adding up with the other ranks failed: {error}") from error
-            return sample(logits[:, -1], samplers) if samplers and self._samples else None
+            return sample(at_ends(logits, ends), samplers) if samplers and self._samples else []
 
 
 class Watchdog:
@@ -95,7 +96,7 @@ class TensorRing:
         self._watchdog = Watchdog(on_broken)
 
     def lead(self, step: Step) -> tuple[Choice, ...]:
-        """Run a step on all ranks; return what was sampled for each of `executor.rows`. Rank 0 only.
+        """Run a step on all ranks; return what was sampled. Rank 0 only.
 
         Raises:
             LinkError: a rank is gone.

@@ -29,6 +29,9 @@ ROWS = {
     1: (0, [(11 * i + 1) % 250 for i in range(17)], 14),
     2: (4, [(3 * i + 2) % 250 for i in range(11)], 6),
     3: (6, [9], 5),
+    4: (15, [(5 * i + 4) % 250 for i in range(7)], 6),  # row 0 has left by then, and row 2
+    5: (15, [(9 * i + 4) % 250 for i in range(4)], 4),
+    6: (18, [(2 * i + 8) % 250 for i in range(3)], 9),
 }
 GAP = 1e-3
 # mlx-lm's own batches fail on these.
@@ -54,8 +57,7 @@ def executors(name: str, cuts: tuple[int, ...]) -> list[Executor]:
     made = []
     for rank in range(len(cuts) - 1):
         model, boundary = build(name), Boundary()
-        if len(cuts) > 2:
-            stage(model, cuts[rank], cuts[rank + 1], boundary)
+        stage(model, cuts[rank], cuts[rank + 1], boundary)
         made.append(Executor(Shard(model, {}, boundary, 0), pipes[rank], pipes[rank + 1], threading.Lock()))
     return made
 
@@ -68,22 +70,18 @@ def run_rows(ranks: list[Executor]) -> dict[int, list[int]]:
     for number in range(100):
         drop = tuple(row for row in tokens if row in done)
         tokens = {row: token for row, token in tokens.items() if row not in done}
-        joining = [row for row, (at, _, _) in ROWS.items() if at == number]
-        prefill = [row for row in joining if len(ROWS[row][1]) > 1]
-        chunk = Chunk(rows=tuple(prefill), count=max(len(ROWS[r][1]) - 1 for r in prefill)) if prefill else None
-        step = Step(
-            drop=drop,
-            admit=tuple(Admission(row=row, tokens=tuple(ROWS[row][1])) for row in joining),
-            prefill=chunk,
-            tokens=tuple(tokens.values()),
-        )
+        joining = tuple(row for row, (at, _, _) in ROWS.items() if at == number)
+        admit = tuple(Admission(row=row, tokens=tuple(ROWS[row][1])) for row in joining)
+        chunk = Chunk(rows=joining, count=max(len(ROWS[r][1]) for r in joining), completes=True) if joining else None
+        step = Step(drop=drop, admit=admit, prefill=chunk, tokens=() if chunk else tuple(tokens.values()))
         sampled = [rank.run(step) for rank in ranks][-1]
         choices = sampled.choices if sampled else ()
-        tokens = {row: choice.token for row, choice in zip(ranks[-1].rows, choices, strict=True)}
-        for row, token in tokens.items():
-            found[row].append(token)
+        for row, choice in zip(joining or tuple(tokens), choices, strict=True):
+            tokens[row] = choice.token
+            found[row].append(choice.token)
             if len(found[row]) == ROWS[row][2]:
                 done.add(row)
+        assert ranks[-1].rows == tuple(tokens)
         if len(done) == len(ROWS) and done >= set(tokens):
             return found
     raise AssertionError(f"rows never finished: {found}")
@@ -199,14 +197,15 @@ def test_a_kept_cache_serves_a_longer_prompt(name: str) -> None:
         return tuple(choice.token for choice in sampled.choices) if sampled else ()
 
     prompt = tuple(ROWS[1][1])
-    chunk = Chunk(rows=(0,), count=len(prompt) - 1)
+    chunk = Chunk(rows=(0,), count=len(prompt), completes=True)
     (first,) = run(Step(admit=(Admission(row=0, tokens=prompt),), prefill=chunk))
     (second,) = run(Step(tokens=(first,)))
     known = (*prompt, first)
     longer = (*known, second, 30, 31)
     admission = Admission(row=1, tokens=longer, entry=5, reused=len(known))
     keep = Keep(row=0, entry=5, count=len(known))
-    got = run(Step(keep=(keep,), drop=(0,), admit=(admission,), forget=(5,), prefill=Chunk(rows=(1,), count=2)))
+    rest = Chunk(rows=(1,), count=3, completes=True)
+    got = run(Step(keep=(keep,), drop=(0,), admit=(admission,), forget=(5,), prefill=rest))
     for _ in range(4):
         got += run(Step(tokens=got[-1:]))
     tokens, gaps = alone(build(name), list(longer), 5)

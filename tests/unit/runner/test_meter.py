@@ -5,13 +5,16 @@ import time
 
 import pytest
 
-from exo_celery.records.engine import BOUNDS_SECONDS, Durations, EngineFigures
+from exo_celery.records.engine import BOUNDS_SECONDS, EngineFigures
 from exo_celery.runner import meter as metering
-from exo_celery.runner.meter import Ended, Load, Meter
+from exo_celery.runner.meter import Ended, Load, Meter, Tally
 
 
 def test_durations_are_counted_between_their_bounds() -> None:
-    measured = Durations().plus(0.01).plus(0.02, times=3).plus(1000.0)
+    tally = Tally()
+    for seconds in (0.01, 0.02, 0.02, 0.02, 1000.0):
+        tally.add(seconds)
+    measured = tally.durations
     assert measured.counts[:2] == (1, 3)
     assert measured.counts[-1] == 1
     assert len(measured.counts) == len(BOUNDS_SECONDS) + 1
@@ -20,8 +23,8 @@ def test_durations_are_counted_between_their_bounds() -> None:
 
 def test_steps_and_requests_add_up() -> None:
     meter = Meter()
-    meter.stepped(rows=2, going_on=0, gap_seconds=99.0)  # first tokens have none before them
-    meter.stepped(rows=3, going_on=2, gap_seconds=0.04)
+    meter.stepped(2, [])  # first tokens have none before them
+    meter.stepped(3, [0.04, 0.04])
     meter.ended(Ended("stop", prompt_tokens=50, cached_tokens=40, queue_seconds=0.2, first_token_seconds=0.3))
     meter.ended(Ended("cancelled", prompt_tokens=70, cached_tokens=0, queue_seconds=None, first_token_seconds=None))
     figures = meter.figures(Load(running=1, waiting=4, lanes=1), tokens_per_second=12.34)
@@ -40,10 +43,10 @@ def test_it_tells_while_something_happens_and_once_after(monkeypatch: pytest.Mon
     threading.Thread(target=metering.report, args=(meter, lambda: load[0], told.append), daemon=True).start()
     time.sleep(0.2)
     assert told == []
-    meter.stepped(rows=1, going_on=0, gap_seconds=0.0)
+    meter.stepped(1, [])
     time.sleep(0.2)
     assert [one.rows for one in told] == [1]
-    meter.stepped(rows=1, going_on=1, gap_seconds=0.2)
+    meter.stepped(1, [0.2])
     load[0] = Load(running=0, waiting=0, lanes=0)
     time.sleep(0.2)
     assert [(one.rows, one.running, one.tokens_per_second) for one in told[1:]] == [(2, 0, 0.0)]

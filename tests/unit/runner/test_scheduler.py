@@ -7,10 +7,11 @@ import pytest
 from exo_celery.runner.prefix import PrefixIndex
 from exo_celery.runner.protocol import Delta, Event, Finished, Started
 from exo_celery.runner.reply import Reply
-from exo_celery.runner.scheduler import FULL_CHUNK, LEAST_CHUNK, Scheduler
-from exo_celery.runner.step import Choice, Sampling, Step
+from exo_celery.runner.scheduler import COMPANY, FULL_CHUNK, LEAST_CHUNK, STALL_SECONDS, Scheduler
+from exo_celery.runner.step import Choice, Chunk, Sampling, Step
 
 END = 0
+STEP_SECONDS = 0.1  # without prefill
 
 
 class Letters:
@@ -63,21 +64,29 @@ class Play:
         self.scheduler.submit(reply)
         return reply
 
-    def step(self, token: int | None = None) -> Step:
-        """Run one step as the executors do; every row's next token is `token`, or 1."""
+    def step(self, token: int | None = None, seconds: float = 0.1) -> Step:
+        """Run one step as the executors do; every row's next token is `token`, or 1. Prefill takes `seconds`."""
         step = self.scheduler.next_step()
         self.steps.append(step)
         self.obey(step)
+        sampled = self.rows
         if step.prefill:
-            for row in step.prefill.rows:
-                self.waiting[row] -= min(step.prefill.count, self.waiting[row])
-        joined = [row for row, remaining in self.waiting.items() if remaining == 0]
+            sampled = self.prefill(step.prefill)
+        self.scheduler.note(step, seconds if step.prefill else STEP_SECONDS)
+        if step.samples:
+            self.scheduler.take([Choice(token=1 if token is None else token)] * len(sampled))
+        return step
+
+    def prefill(self, chunk: Chunk) -> list[int]:
+        """Prefill; return the rows that are whole and go live."""
+        for row in chunk.rows:
+            self.waiting[row] -= min(chunk.count, self.waiting[row])
+        assert chunk.completes == all(self.waiting[row] == 0 for row in chunk.rows)
+        joined = [row for row in chunk.rows if not self.waiting[row]]
         for row in joined:
             del self.waiting[row]
         self.rows += joined
-        if self.rows:
-            self.scheduler.take(self.rows, [Choice(token=1 if token is None else token)] * len(self.rows))
-        return step
+        return joined
 
     def obey(self, step: Step) -> None:
         """Keep, drop, admit and forget."""
@@ -87,10 +96,10 @@ class Play:
         self.rows = [row for row in self.rows if row not in step.drop]
         for row in step.drop:
             self.waiting.pop(row, None)
-        assert len(step.tokens) == len(self.rows)
+        assert len(step.tokens) == (0 if step.prefill else len(self.rows))
         for admission in step.admit:
             assert admission.reused <= self.entries.get(admission.entry or 0, 0)
-            self.waiting[admission.row] = len(admission.tokens) - 1 - admission.reused
+            self.waiting[admission.row] = len(admission.tokens) - admission.reused
         for entry in step.forget:
             del self.entries[entry]
 
@@ -109,8 +118,8 @@ def test_a_request_is_prefilled_decoded_and_dropped() -> None:
     first, second, third = play.step(), play.step(), play.step()
     assert [admission.tokens for admission in first.admit] == [(1, 2, 3)]
     assert first.prefill is not None
-    assert (first.prefill.rows, first.prefill.count) == ((0,), 2)
-    assert second.tokens == (1,)
+    assert (first.prefill.rows, first.prefill.count, first.tokens) == ((0,), 3, ())
+    assert (second.prefill, second.tokens) == (None, (1,))
     assert third == Step(drop=(0,))
     assert play.scheduler.idle
     assert [type(event) for event in play.heard] == [Started, Delta, Delta, Finished]
@@ -118,10 +127,10 @@ def test_a_request_is_prefilled_decoded_and_dropped() -> None:
     assert (done.finish_reason, done.text, done.usage.completion_tokens) == ("length", "bb", 2)
 
 
-def test_a_prompt_of_one_token_needs_no_prefill() -> None:
+def test_the_first_token_comes_from_the_prefill() -> None:
     play = Play()
     play.submit("a", prompt=1, max_tokens=1)
-    assert play.step().prefill is None
+    assert play.step().prefill == Chunk(rows=(0,), count=1, completes=True)
     assert play.finished()["a"].usage.completion_tokens == 1
 
 
@@ -166,38 +175,68 @@ def test_cancel_frees_the_row_in_the_next_step(when: int) -> None:
     assert play.waiting == {}
 
 
-def test_a_long_prompt_is_prefilled_in_chunks_that_are_small_beside_running_streams() -> None:
+def test_a_long_prompt_is_prefilled_in_small_chunks_between_the_tokens_of_running_streams() -> None:
     play = Play()
     play.submit("a", prompt=2, max_tokens=100)
     play.step()
     play.submit("b", prompt=100, max_tokens=1)
-    counts = []
     while "b" not in play.finished():
-        if chunk := play.step().prefill:
-            counts.append(chunk.count)
-    assert counts == [LEAST_CHUNK] * 3 + [99 - 3 * LEAST_CHUNK]
-    assert len(play.steps[-1].tokens) >= 1
+        play.step(seconds=2 * STALL_SECONDS)
+    chunks = [step.prefill.count if step.prefill else None for step in play.steps[1:]]
+    assert chunks == [LEAST_CHUNK, None, LEAST_CHUNK, None, LEAST_CHUNK, None, 100 - 3 * LEAST_CHUNK]
+
+
+def test_prefill_goes_on_until_running_streams_have_waited_long_enough() -> None:
+    play = Play()
+    play.submit("a", prompt=2, max_tokens=100)
+    play.step()
+    for number in range(9):
+        play.submit(str(number), prompt=COMPANY)
+    kinds = []
+    for _ in range(8):
+        kinds.append(play.step(seconds=STALL_SECONDS / 4).prefill is not None)
+    # The first ones are small, since the speed is not known; each takes a quarter of the time here.
+    assert kinds == [True, True, True, True, False, True, True, True]
+
+
+def test_nobody_waits_before_the_first_token() -> None:
+    play = Play()
+    play.submit("a", prompt=2, max_tokens=100)
+    play.step(seconds=9 * STALL_SECONDS)
+    play.submit("b", prompt=2, max_tokens=100)
+    assert play.step().prefill is not None
 
 
 def test_chunks_follow_the_measured_speed() -> None:
     play = Play()
-    play.submit("a", prompt=2, max_tokens=100)
-    play.step()
-    play.scheduler.note_prefill(100, 0.25)
+    play.submit("a", prompt=100, max_tokens=100)
+    play.step(seconds=STALL_SECONDS)
     play.submit("b", prompt=400)
     chunk = play.step().prefill
     assert chunk is not None
     assert chunk.count == 100
 
 
-def test_short_prompts_are_prefilled_together_within_the_budget() -> None:
+def test_slow_steps_let_prefill_take_longer() -> None:
+    play = Play()
+    play.submit("a", prompt=100, max_tokens=100)
+    play.step(seconds=STALL_SECONDS)
+    play.scheduler.note(play.scheduler.next_step(), 10 * STALL_SECONDS)
+    play.submit("b", prompt=400)
+    chunk = play.scheduler.next_step().prefill
+    assert chunk is not None
+    assert chunk.count == 300  # the first 100 are known
+
+
+def test_short_prompts_are_prefilled_together_but_not_too_many() -> None:
     play = Play()
     for number in range(8):
-        play.submit(str(number), prompt=101 - number)
+        play.submit(str(number), prompt=31 - number)
     chunk = play.step().prefill
     assert chunk is not None
-    assert (len(chunk.rows), chunk.count) == (5, 100)
-    assert chunk.size <= FULL_CHUNK
+    assert (len(chunk.rows), chunk.count) == (5, 31)
+    assert chunk.size <= COMPANY
+    assert play.step().prefill is not None  # the others, before anybody's second token
 
 
 def test_rows_keep_their_tokens_when_others_leave() -> None:
@@ -208,7 +247,7 @@ def test_rows_keep_their_tokens_when_others_leave() -> None:
     assert play.step(6).tokens == (5,)
     play.submit("c", prompt=1, max_tokens=9)
     play.step(7)
-    assert play.step(8).tokens == (7, 7)
+    assert play.step(8).tokens == (6, 7)
     play.scheduler.cancel(b)
     assert play.step(9).tokens == (8,)
 
@@ -220,7 +259,7 @@ def test_a_prompt_that_was_seen_is_not_computed_again() -> None:
     again = play.submit("b", prompt=100, max_tokens=3)
     first = play.step()
     assert first.admit[0].reused == 99
-    assert first.prefill is None
+    assert first.prefill == Chunk(rows=(1,), count=1, completes=True)
     assert [event.cached_tokens for event in play.heard if isinstance(event, Started)] == [0, 99]
     play.scheduler.cancel(again)
     play.run()
@@ -245,7 +284,7 @@ def test_the_next_turn_of_a_chat_reuses_the_answer_too() -> None:
     step = play.step()
     assert step.admit[0].reused == 60 + 9
     assert step.prefill is not None
-    assert step.prefill.count == 1
+    assert step.prefill.count == 2
 
 
 def test_a_row_beside_it_can_reuse_a_prompt_while_it_still_runs() -> None:

@@ -11,9 +11,9 @@ PLACED: dict[str, Any] = {"id": "i1", "model": "org/m", "status": "ready"}
 
 
 def measured() -> str:
-    figures = EngineFigures(
-        running=2, rows=30, steps=10, requests={"stop": 3}, first_token_seconds=Durations().plus(0.2).plus(0.02, 2)
-    )
+    counts = (0, 2, 0, 0, 1) + (0,) * (len(BOUNDS_SECONDS) - 4)
+    first = Durations(counts=counts, sum_seconds=0.25)
+    figures = EngineFigures(running=2, rows=30, steps=10, requests={"stop": 3}, first_token_seconds=first)
     return "".join(metrics.of_instances([PLACED | {"engine": figures.model_dump(mode="json")}]))
 
 
@@ -35,7 +35,7 @@ def test_durations_are_a_cumulative_histogram() -> None:
     assert [bound for bound, _ in buckets] == [f"{bound:g}" for bound in BOUNDS_SECONDS] + ["+Inf"]
     assert dict(buckets)["0.01"] == "0"
     assert (dict(buckets)["0.025"], dict(buckets)["0.25"], dict(buckets)["+Inf"]) == ("2", "3", "3")
-    assert f"exo_celery_engine_first_token_seconds_sum{{{labels}}} 0.24" in text
+    assert f"exo_celery_engine_first_token_seconds_sum{{{labels}}} 0.25\n" in text
     assert f"exo_celery_engine_first_token_seconds_count{{{labels}}} 3\n" in text
 
 
