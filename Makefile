@@ -12,7 +12,7 @@ demo: install
 	@$(BIN)/exo-celery demo
 
 test: gates $(if $(CI),.venv/installed-judges)
-	@$(BIN)/pytest -n 2 --dist loadfile --reruns 1 $(if $(CI),,-m "not slow")
+	@$(BIN)/pytest -n 2 --dist loadfile --reruns 1 $(if $(CI),--durations 60,-m "not slow")
 
 gates: .venv/installed-dev
 	$(BIN)/ruff check .
