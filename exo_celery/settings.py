@@ -67,7 +67,7 @@ class Settings(BaseModel):
     node_host: str | None = None
     labels: tuple[str, ...] = ()
     threads: int | None = Field(None, ge=1)
-    serve_slots: int = Field(16, ge=1, le=256)
+    serve_slots: int = Field(32, ge=1, le=256)
     # Set by a node worker for the serving worker that it starts beside rank 0, by nobody else.
     serve_instance: str | None = None
     serve_model: str | None = None

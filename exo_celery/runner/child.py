@@ -10,6 +10,8 @@ from typing import NoReturn
 import psutil
 
 from exo_celery.errors import ExoError
+from exo_celery.runner.cores import Cores, cores_of
+from exo_celery.runner.dispatcher import FILL, FILL_ALONE, Dispatcher
 from exo_celery.runner.engine import Engine
 from exo_celery.runner.executor import batches, trims
 from exo_celery.runner.group import form
@@ -45,10 +47,11 @@ def run(
     total = spec.end_layer - spec.start_layer
     shard = load_shard(spec, lambda done: control.send(Loading(layers=done, total_layers=total)))
     text = Text(spec.model_dir, shard.config, shard.context_length) if spec.is_first else None
-    slots, lanes = (spec.slots, 1 if spec.sliced else spec.world) if batches(shard) else (1, 1)
+    cores = cores_of(spec)
+    slots, lanes = (spec.slots, lanes_of(spec, cores)) if batches(shard) else (1, 1)
     listener = listen(spec, ring_key, lanes)
     control.send(Loaded(port=listener.port if listener else 0, weights_bytes=shard.weights_bytes))
-    rings = join(spec, shard, link_up(spec, ring_key, listener, peers.get(), lanes), give_up)
+    rings = join(spec, shard, link_up(spec, ring_key, listener, peers.get(), lanes), cores, give_up)
     ready = Ready(slots=slots, context_length=shard.context_length)
     if text is None:
         follow(rings, lambda: control.send(ready))
@@ -67,14 +70,26 @@ def run(
     ]
     for lane in led:
         lane.start()
-    engine = Engine(led, text, slots, budget.live, meter)
+    fill = FILL_ALONE if spec.world == 1 else FILL
+    engine = Engine(Dispatcher(led, slots, budget.live, fill, cores.share), text, meter)
     engine.serve(callers)
     control.send(ready)
     report(meter, engine.load, lambda figures: control.send(Measured(figures=figures)))
 
 
+def lanes_of(spec: ShardSpec, cores: Cores) -> int:
+    """Return how many lanes a ring has: one per rank of a pipeline, else as many as compute side by side."""
+    if spec.world > 1:
+        return 1 if spec.sliced else spec.world
+    return cores.lanes
+
+
 def join(
-    spec: ShardSpec, shard: Shard, neighbours: list[Neighbours], give_up: Callable[[ExoError], NoReturn]
+    spec: ShardSpec,
+    shard: Shard,
+    neighbours: list[Neighbours],
+    cores: Cores,
+    give_up: Callable[[ExoError], NoReturn],
 ) -> Sequence[Ring | TensorRing]:
     """Take this rank's place in the ring, once for each lane.
 
@@ -85,7 +100,7 @@ def join(
         group = form(spec, neighbours[0], shard.slices.dtype, give_up)
         return [TensorRing(spec, shard, group, threading.Lock(), give_up)]
     computing = threading.Lock() if spec.world > 1 else nullcontext()
-    return [Ring(spec, shard, each, computing, give_up) for each in neighbours]
+    return [Ring(spec, shard, each, computing, cores, give_up) for each in neighbours]
 
 
 def follow(rings: Sequence[Ring | TensorRing], on_ready: Callable[[], None]) -> None:

@@ -3,10 +3,10 @@
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from exo_celery.runner.caller import Caller
-from exo_celery.runner.dispatcher import Dispatcher, Taker
+from exo_celery.runner.dispatcher import Dispatcher
 from exo_celery.runner.meter import Load, Meter
 from exo_celery.runner.protocol import Event, Generate, GenerateRequest
 from exo_celery.runner.reply import Reply
@@ -18,10 +18,10 @@ from exo_celery.runner.wire import Connection
 class Engine:
     """Requests from any number of callers, one ring."""
 
-    def __init__(self, lanes: Sequence[Taker], text: Text, slots: int, tokens: int, meter: Meter) -> None:
+    def __init__(self, dispatcher: Dispatcher, text: Text, meter: Meter) -> None:
         self._text = text
         self._meter = meter
-        self._dispatcher = Dispatcher(lanes, slots, tokens)
+        self._dispatcher = dispatcher
 
     def load(self) -> Load:
         """Return what is going on."""

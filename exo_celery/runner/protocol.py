@@ -33,7 +33,7 @@ class ShardSpec(Record):
     sharding: Literal["pipeline", "tensor"] = "pipeline"
     host: str = "127.0.0.1"
     threads: int = Field(0, ge=0)
-    slots: int = Field(16, ge=1, le=256)
+    slots: int = Field(32, ge=1, le=256)
     memory_bytes: int = Field(0, ge=0)
 
     @property

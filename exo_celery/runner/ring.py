@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from exo_celery.errors import LinkError, RunnerError
-from exo_celery.runner.cores import cores_of
+from exo_celery.runner.cores import Cores
 from exo_celery.runner.executor import Executor
 from exo_celery.runner.links import Hello, Link, Listener, connect
 from exo_celery.runner.load import Shard
@@ -111,6 +111,7 @@ class Ring:
         shard: Shard,
         neighbours: Neighbours,
         computing: AbstractContextManager[Any],
+        cores: Cores,
         on_broken: Callable[[LinkError], None],
     ) -> None:
         """Take a place. `on_broken` is called from a thread when the ring breaks in rank 0's sleep."""
@@ -122,7 +123,7 @@ class Ring:
             before=None if spec.is_first else self._before,
             after=None if spec.is_last else self._after,
             computing=computing,
-            cores=cores_of(spec),
+            cores=cores,
         )
         self._answers = Incoming(self._before, on_broken) if self._before is not None and spec.is_first else None
         self._patience = Patience()

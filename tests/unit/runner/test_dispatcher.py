@@ -3,9 +3,12 @@
 import pytest
 
 from exo_celery.runner.dispatcher import FILL, Dispatcher, choose_lane
+from exo_celery.runner.meter import Load
 from exo_celery.runner.protocol import Event, Finished
 from exo_celery.runner.reply import Reply
 from exo_celery.runner.step import Sampling
+
+LANES: list[int] = []  # what was heard of lanes in use
 
 
 class FakeLane:
@@ -42,7 +45,7 @@ class Silent:
 
 def dispatcher(lanes: int, slots: int, tokens: int = 1000) -> tuple[Dispatcher, list[FakeLane]]:
     made = [FakeLane() for _ in range(lanes)]
-    return Dispatcher(made, slots, tokens), made
+    return Dispatcher(made, slots, tokens, FILL, LANES.append), made
 
 
 def reply(name: str, to: Dispatcher, heard: list[Event]) -> Reply:
@@ -57,7 +60,7 @@ def reply(name: str, to: Dispatcher, heard: list[Event]) -> Reply:
     [([0, 0], 0), ([FILL - 1, 0], 0), ([FILL, 0], 1), ([FILL, FILL], 0), ([FILL + 1, FILL], 1), ([3, FILL, 0], 0)],
 )
 def test_lanes_are_filled_one_after_another_then_evenly(loads: list[int], lane: int) -> None:
-    assert choose_lane(loads) == lane
+    assert choose_lane(loads, FILL) == lane
 
 
 def test_a_burst_is_spread_over_two_lanes() -> None:
@@ -109,3 +112,17 @@ def test_one_that_never_fits_runs_alone() -> None:
     to.submit(reply("a", to, []))
     to.submit(reply("b", to, []))
     assert lane.submitted == ["a"]
+
+
+def test_lanes_in_use_are_told_when_they_change() -> None:
+    LANES.clear()
+    to, _ = dispatcher(lanes=2, slots=3 * FILL)
+    heard: list[Event] = []
+    replies = [reply(str(number), to, heard) for number in range(FILL + 2)]
+    for each in replies:
+        to.submit(each)
+    assert LANES == [1, 2]
+    assert to.load() == Load(running=FILL + 2, waiting=0, lanes=2)
+    for each in replies:
+        to.done(each)
+    assert LANES == [1, 2, 1, 0]
