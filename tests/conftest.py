@@ -65,14 +65,24 @@ def redis(redis_url: str, namespace: str) -> Iterator[Redis]:
     client.close()
 
 
-# What takes a minute and more each: kills, storms and soaks on whole clusters, judges. CI runs them all the same.
+# What takes a minute and more each: kills, storms and soaks on whole clusters, several machines, every architecture,
+# judges. CI runs them all the same.
 SLOW = (
     "chaos/",
     "judges/",
-    "test_ring_soak.py",
-    "test_downloads_killed.py",
     "test_batches.py",
     "test_batches_crashes.py",
+    "test_downloads_killed.py",
+    "test_instances_life.py",
+    "test_machines.py",
+    "test_placing.py",
+    "test_ring_architectures.py",
+    "test_ring_soak.py",
+    "test_run.py",
+    "test_storm.py",
+    "test_tensor_architectures.py",
+    "test_tensor_cluster.py",
+    "test_up.py",
 )
 
 
