@@ -16,6 +16,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
 from exo_celery.errors import ModelFolderError, RunnerError
+from exo_celery.runner import cpu
 from exo_celery.runner.parallel import Boundary, layer_list, stage
 from exo_celery.runner.protocol import ShardSpec
 from exo_celery.runner.slices import Slices, cut
@@ -63,6 +64,7 @@ def load_shard(spec: ShardSpec, on_layer: Callable[[int], None]) -> Shard:
     boundary = Boundary()
     slices = cut(model, spec.rank, spec.world, boundary) if spec.sliced else None
     if on_cpu:
+        cpu.speed_up(model)
         lay_out_by_input(model, has_head=spec.is_first if spec.sliced else spec.is_last)
     if not spec.sliced:
         take_place(model, spec, boundary)
