@@ -58,7 +58,7 @@ def measure(model_dir: Path) -> dict[str, Any]:
         return ids
 
     numbers = itertools.count(100)
-    peer = [sys.executable, str(Path(__file__).with_name("reference.py")), str(model_dir), str(THREADS)]
+    peer = [sys.executable, str(Path(__file__).with_name("reference.py")), str(model_dir), str(THREADS), "runner"]
     with stack() as server, subprocess.Popen(
         peer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as reference:  # fmt: skip

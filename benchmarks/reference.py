@@ -1,8 +1,9 @@
-"""mlx-lm's own generate in one process, with the weights and the BLAS of a runner: what others are measured by.
+"""mlx-lm's own generate in one process, with the BLAS of a runner: what others are measured by.
 
-`python benchmarks/reference.py MODEL_DIR THREADS` reads JSON lines `{"prompt": [ids], "max_tokens": n}` and answers
-each with `{"tokens": [ids], "seconds": first to last token, "first_seconds": until the first}`; before that it
-prints `{"weights_bytes": n}`.
+`python benchmarks/reference.py MODEL_DIR THREADS LOADER` reads JSON lines `{"prompt": [ids], "max_tokens": n}` and
+answers each with `{"tokens": [ids], "seconds": first to last token, "first_seconds": until the first}`; with
+`prompts` instead it generates for all of them at once. Before that it prints `{"weights_bytes": n}`. LOADER is
+`runner` for weights as a runner lays them out, `mlx-lm` for those of the folder.
 """
 
 import importlib
@@ -14,6 +15,7 @@ from typing import Any
 
 from exo_celery import settings
 from exo_celery.runner import blas
+from exo_celery.runner.protocol import ShardSpec
 
 
 def answer(model: Any, end_tokens: frozenset[int], line: dict[str, Any]) -> dict[str, Any]:
@@ -50,26 +52,37 @@ def answer_batch(model: Any, line: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": tokens, "seconds": ended - started}
 
 
-def main(model_dir: Path, threads: int) -> None:
-    """Answer lines until the input ends."""
-    blas.load(settings.load().cache_dir, threads)
-    # After BLAS: these import MLX.
+def load_as_runner(model_dir: Path) -> tuple[Any, dict[str, Any]]:
+    """Load a model as a runner does that holds all of it."""
     load = importlib.import_module("exo_celery.runner.load")
-    protocol = importlib.import_module("exo_celery.runner.protocol")
     n_layers = json.loads((model_dir / "config.json").read_text())["num_hidden_layers"]
-    spec = protocol.ShardSpec(
+    spec = ShardSpec(
         instance="reference", epoch=0, rank=0, world=1, model_dir=model_dir,
         start_layer=0, end_layer=n_layers, n_layers=n_layers,
     )  # fmt: skip
     shard = load.load_shard(spec, lambda done: None)
-    end = shard.config.get("eos_token_id", ())
+    return shard.model, shard.config
+
+
+def load_as_mlx_lm(model_dir: Path) -> tuple[Any, dict[str, Any]]:
+    """Load a model as mlx-lm does."""
+    loaded: tuple[Any, dict[str, Any]] = importlib.import_module("mlx_lm.utils").load_model(model_dir)
+    return loaded
+
+
+def main(model_dir: Path, threads: int, loader: str) -> None:
+    """Answer lines until the input ends."""
+    blas.load(settings.load().cache_dir, threads)  # before MLX is imported
+    model, config = {"runner": load_as_runner, "mlx-lm": load_as_mlx_lm}[loader](model_dir)
+    end = config.get("eos_token_id", ())
     end_tokens = frozenset([end] if isinstance(end, int) else end)
-    print(json.dumps({"weights_bytes": shard.weights_bytes}), flush=True)
+    weights_bytes = importlib.import_module("mlx.core").get_active_memory()
+    print(json.dumps({"weights_bytes": weights_bytes}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        answered = answer_batch(shard.model, asked) if "prompts" in asked else answer(shard.model, end_tokens, asked)
+        answered = answer_batch(model, asked) if "prompts" in asked else answer(model, end_tokens, asked)
         print(json.dumps(answered), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

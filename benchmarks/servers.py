@@ -82,9 +82,8 @@ def place(http: httpx.Client) -> None:
 @contextlib.contextmanager
 def mlx_lm_server(model_dir: Path, threads: int = THREADS) -> Iterator[Server]:
     """Run mlx_lm.server on a float32 copy of a model."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy, port = Path(folder, "float32"), redis_server.free_port()
-        subprocess.run([sys.executable, __file__, "copy", str(model_dir), str(copy)], check=True, capture_output=True)
+    with float32_copy(model_dir) as copy:
+        port = redis_server.free_port()
         command = [sys.executable, __file__, "serve", str(copy), str(port), str(threads)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             server = Server("mlx_lm.server", "127.0.0.1", port, str(copy), process.pid)
@@ -93,6 +92,15 @@ def mlx_lm_server(model_dir: Path, threads: int = THREADS) -> Iterator[Server]:
                 yield server
             finally:
                 process.terminate()
+
+
+@contextlib.contextmanager
+def float32_copy(model_dir: Path) -> Iterator[Path]:
+    """Make a copy of a model with float32 weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "float32")
+        subprocess.run([sys.executable, __file__, "copy", str(model_dir), str(copy)], check=True, capture_output=True)
+        yield copy
 
 
 def healthy(server: Server) -> bool:

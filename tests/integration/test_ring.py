@@ -29,19 +29,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
-def reference(model_dir: Path) -> list[list[int]]:
-    """Return the tokens of mlx-lm's own generate, same weights, same BLAS."""
+def reference(model_dir: Path, loader: str = "mlx-lm") -> list[list[int]]:
+    """Return the tokens of mlx-lm's own generate, with weights as mlx-lm loads them or as a runner does; same BLAS."""
     script = Path(__file__).parents[2] / "benchmarks" / "reference.py"
     lines = "".join(json.dumps({"prompt": prompt, "max_tokens": MAX_TOKENS}) + "\n" for prompt in PROMPTS)
     done = subprocess.run(
-        [sys.executable, script, model_dir, "1"], input=lines, capture_output=True, text=True, check=True
+        [sys.executable, script, model_dir, "1", loader], input=lines, capture_output=True, text=True, check=True
     )
     return [json.loads(line)["tokens"] for line in done.stdout.splitlines()[1:]]
 
 
 @pytest.fixture(scope="module")
 def expected_demo() -> list[list[int]]:
-    return reference(demo_model())
+    return reference(demo_model(), "runner")  # dequantised to float32
 
 
 @pytest.fixture(scope="module")
