@@ -122,10 +122,19 @@ def move_in(entry: Any, slot: int, other: Any, at: int, length: int) -> None:
     entry.offset[slot] = length
 
 
+def parts_of(entry: Any) -> tuple[Any, ...]:
+    """Return the caches that a cache entry is made of: itself, or those of a list of them."""
+    return tuple(getattr(entry, "caches", (entry,)))
+
+
 def mergeable(entry: Any) -> bool:
     """Say whether a cache entry can become part of a batch."""
-    parts = getattr(entry, "caches", (entry,))
-    return all(hasattr(part, "merge") for part in parts)
+    return all(hasattr(part, "merge") for part in parts_of(entry))
+
+
+def settle(entries: Sequence[Any]) -> None:
+    """Compute all that a cache holds: what is left to compute is bound to the thread that it was asked for in."""
+    mx.eval([vars(part) for entry in entries for part in parts_of(entry)])
 
 
 def merge(caches: list[list[Any]]) -> list[Any]:

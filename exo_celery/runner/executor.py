@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache, make_prompt_cache, trim_prompt_cache
 
-from exo_celery.runner.batch import Batch, Row, merge, mergeable
+from exo_celery.runner.batch import Batch, Row, merge, mergeable, settle
 from exo_celery.runner.cores import ONE_CORE, Cores
 from exo_celery.runner.links import Link
 from exo_celery.runner.load import Shard
@@ -137,6 +137,8 @@ class Executor:
         choices = self._forward(tokens, cache, samplers, mx.array(lengths) - 1)
         for entry in padded:
             entry.finalize()
+        with self._computing:
+            settle(cache)
         for row, length in zip(rows, lengths, strict=True):
             row.length += length
         return cache, choices

@@ -17,7 +17,7 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, prompt: tuple[int, ...]) -> None:
         self.sampling = sampling
-        self._key = mx.random.key(sampling.seed)
+        self.key = mx.random.key(sampling.seed)
         self._seen = Counter[int]()  # generated tokens
         self._prompt = frozenset(prompt) if sampling.repetition_penalty != 1 else frozenset()
 
@@ -58,7 +58,7 @@ class Sampler:
         asked = self.sampling
         if asked.temperature == 0:
             return mx.argmax(logits, axis=-1)
-        self._key, key = mx.random.split(self._key)
+        self.key, key = mx.random.split(self.key)
         logits = logits / asked.temperature
         logits = nucleus(likeliest(above(logits, asked.min_p), asked.top_k), asked.top_p)
         return mx.random.categorical(logits, key=key)
@@ -98,7 +98,7 @@ def sample(logits: mx.array, samplers: Sequence[Sampler | None], states: Sequenc
     adjusted = {i: sampler.adjust(logits[i].astype(mx.float32)) for i, sampler in asking.items()}
     drawn = {i: sampler.choose(adjusted[i]).astype(greedy.dtype) for i, sampler in asking.items()}
     tokens = mx.stack([drawn.get(i, greedy[i]) for i in range(len(samplers))]) if drawn else greedy
-    mx.eval(tokens, list(states))
+    mx.eval(tokens, list(states), [sampler.key for sampler in asking.values()])
     choices = []
     for i, (token, sampler) in enumerate(zip(integers(tokens), samplers, strict=True)):
         if sampler is None:

@@ -6,6 +6,7 @@ The ranks of a ring run here in one process, one after another, with queues for 
 import importlib
 import threading
 from collections import deque
+from contextlib import nullcontext
 from typing import Any
 
 import mlx.core as mx
@@ -15,6 +16,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from tiny_architectures import ARCHITECTURES, LAYERS, build
 
 from exo_celery.errors import RunnerError
+from exo_celery.runner.cores import Cores
 from exo_celery.runner.executor import Executor, batches
 from exo_celery.runner.load import Shard
 from exo_celery.runner.parallel import Boundary, stage
@@ -58,7 +60,10 @@ def executors(name: str, cuts: tuple[int, ...]) -> list[Executor]:
     for rank in range(len(cuts) - 1):
         model, boundary = build(name), Boundary()
         stage(model, cuts[rank], cuts[rank + 1], boundary)
-        made.append(Executor(Shard(model, {}, boundary, 0), pipes[rank], pipes[rank + 1], threading.Lock()))
+        shard = Shard(model, {}, boundary, 0)
+        if len(cuts) == 2:  # alone, with parts of prefills side by side
+            return [Executor(shard, None, None, nullcontext(), Cores(2))]
+        made.append(Executor(shard, pipes[rank], pipes[rank + 1], threading.Lock()))
     return made
 
 

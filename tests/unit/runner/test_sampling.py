@@ -1,6 +1,7 @@
 """Choosing tokens: each knob does what its paper or OpenAI says, on a vocabulary of a few tokens."""
 
 import math
+import threading
 from collections import Counter
 from typing import Any
 
@@ -90,3 +91,19 @@ def test_logprobs_without_alternatives() -> None:
     (choice,) = sample(mx.array([LOGITS]), [Sampler(Sampling(logprobs=0), (0,))])
     assert choice.logprob is not None
     assert choice.top == ()
+
+
+def test_a_row_can_go_on_in_another_thread() -> None:
+    samplers = [Sampler(Sampling(temperature=1.0, seed=3), (0,)) for _ in range(2)]
+    expected = [sample(mx.array([LOGITS]), samplers[:1])[0].token for _ in range(2)]
+    found: list[int] = []
+
+    def elsewhere() -> None:
+        with mx.stream(mx.new_stream(mx.default_device())):
+            found.append(sample(mx.array([LOGITS]), samplers[1:])[0].token)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    found.append(sample(mx.array([LOGITS]), samplers[1:])[0].token)
+    assert found == expected
