@@ -15,6 +15,7 @@ from exo_celery.runner.dispatcher import FILL, FILL_ALONE, Dispatcher
 from exo_celery.runner.engine import Engine
 from exo_celery.runner.executor import batches, trims
 from exo_celery.runner.group import form
+from exo_celery.runner.heap import give_back_when_idle
 from exo_celery.runner.lanes import Follower, Lane
 from exo_celery.runner.load import Shard, load_shard
 from exo_celery.runner.memory import token_budget
@@ -55,7 +56,6 @@ def run(
     ready = Ready(slots=slots, context_length=shard.context_length)
     if text is None:
         follow(rings, lambda: control.send(ready))
-        return
     for ring in rings:
         warm_up(ring)
     budget = token_budget(
@@ -74,6 +74,7 @@ def run(
     engine = Engine(Dispatcher(led, slots, budget.live, fill, cores.share), text, meter)
     engine.serve(callers)
     control.send(ready)
+    threading.Thread(target=give_back_when_idle, args=(meter.busy,), name="heap", daemon=True).start()
     report(meter, engine.load, lambda figures: control.send(Measured(figures=figures)))
 
 
@@ -103,15 +104,15 @@ def join(
     return [Ring(spec, shard, each, computing, cores, give_up) for each in neighbours]
 
 
-def follow(rings: Sequence[Ring | TensorRing], on_ready: Callable[[], None]) -> None:
-    """Follow each lane in a thread of its own; ready with the first step of any."""
+def follow(rings: Sequence[Ring | TensorRing], on_ready: Callable[[], None]) -> NoReturn:
+    """Follow each lane in a thread of its own; ready with the first step of any. Returns never."""
     stepped = threading.Event()
     followers = [Follower(number, ring, stepped.set) for number, ring in enumerate(rings)]
     for follower in followers:
         follower.start()
     stepped.wait()
     on_ready()
-    followers[0].join()
+    give_back_when_idle(stepped)
 
 
 def warm_up(ring: Ring | TensorRing) -> None:

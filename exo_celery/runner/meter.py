@@ -53,6 +53,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.changed = threading.Event()
+        self.busy = threading.Event()  # set by each step
         self._lock = threading.Lock()
         self._requests = Counter[str]()
         self._prompt_tokens = self._cached_tokens = self._cache_hits = 0
@@ -72,6 +73,7 @@ class Meter:
             for seconds in gaps_seconds:
                 self._inter_token.add(seconds)
         self.changed.set()
+        self.busy.set()
 
     def ended(self, request: Ended) -> None:
         """Count a request that has ended."""
