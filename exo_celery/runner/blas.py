@@ -50,7 +50,9 @@ def use_threads(threads: int) -> None:
 
 def cores() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _system() -> tuple[ctypes.CDLL, str] | None:
