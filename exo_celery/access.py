@@ -104,6 +104,12 @@ def checked(cluster: Context, use: Use) -> AccessKey | None:
     return use.key
 
 
+def is_good(cluster: Context, key_id: str) -> bool:
+    """Tell whether a key is neither revoked nor expired; asking is no use of it."""
+    key = access.get(cluster.redis, cluster.ns, key_id)
+    return key is not None and not key.revoked_at and not 0 < key.expires_at <= client.now(cluster.redis)
+
+
 def log_in(cluster: Context, secret: str) -> str:
     """Return a new session for a browser that showed a good key; errors as of `admit`.
 

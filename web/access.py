@@ -3,10 +3,12 @@
 Without a key the caller is this machine's user, who may ask everything and sees everybody's jobs.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from flask import g
 
+from exo_celery import access as keys
 from exo_celery import cluster
 from exo_celery.errors import AccessError, NotFoundError
 from exo_celery.records.access import AccessKey
@@ -25,6 +27,12 @@ def caller() -> AccessKey | None:
     """Return the key that the request came with; None is this machine's user."""
     found: AccessKey | None = g.get(KEY)
     return found
+
+
+def still_allowed() -> Callable[[], bool]:
+    """Return a question that a long answer asks from time to time: is the key that it was begun with still good?"""
+    key, c = caller(), the_cluster()
+    return lambda: key is None or keys.is_good(c, key.id)
 
 
 def owner() -> str:

@@ -3,13 +3,17 @@
 import logging
 import select
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator
 from threading import BoundedSemaphore
 from typing import Final
 
 from flask import Response, request
+from pydantic_core import to_json
 
-from exo_celery.errors import UnavailableError
+from exo_celery.errors import InvalidKeyError, UnavailableError
+from exo_celery.openai.refusal import error_body
+from web import access
 from web.errors import OUTAGES
 
 log = logging.getLogger(__name__)
@@ -17,6 +21,7 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE: Final = ": keep-alive\n\n"  # a comment, so that no proxy takes a long prefill for a dead connection
 MAX_STREAMS: Final = 500  # per process; each holds a connection of ours and one to Redis
 RETRY_SECONDS: Final = 5
+ALLOWED_SECONDS: Final = 5.0  # between two looks at the key that a stream was begun with
 OUTAGE: Final = ": Redis does not answer now; come again with Last-Event-ID\n\n"
 
 open_streams: Final = BoundedSemaphore(MAX_STREAMS)
@@ -39,11 +44,25 @@ def stream(frames: Iterable[str]) -> Response:
             f"{MAX_STREAMS} streams are open, more are not taken; close some or ask again",
             retry_after_seconds=RETRY_SECONDS,
         )
-    response = Response(until_outage(frames), mimetype="text/event-stream")
+    allowed = while_allowed(frames, access.still_allowed())
+    response = Response(until_outage(allowed), mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"
     response.call_on_close(open_streams.release)
     return response
+
+
+def while_allowed(frames: Iterable[str], allowed: Callable[[], bool]) -> Iterator[str]:
+    """Give the frames on; when the key is revoked or expires, end with an error that says so."""
+    looked_at = time.monotonic()
+    for one in frames:
+        yield one
+        if time.monotonic() - looked_at >= ALLOWED_SECONDS:
+            looked_at = time.monotonic()
+            if not allowed():
+                refusal = InvalidKeyError("the API key of this stream was revoked or has expired")
+                yield frame(to_json(error_body(refusal)).decode(), event="error")
+                return
 
 
 def until_outage(frames: Iterable[str]) -> Iterator[str]:

@@ -26,6 +26,7 @@ LOOK_SECONDS: Final = 0.5
 IDS_AT_ONCE: Final = 100  # of one request: servers take about 4,000 characters in a line
 PATIENCE_SECONDS: Final = 600.0  # without an answer of the web
 PAUSE_SECONDS: Final = 2.0
+UNREACHED: Final = "the web at {} cannot be reached (start it, or name it with --url or EXO_WEB_URL)"
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 AGAIN: Final = frozenset({"failed", "cancelled"})
 REFUSED: Final = frozenset({400, 404, 413, 422})  # this line's own fault: the others go on
@@ -118,7 +119,7 @@ class Run:
             try:
                 return ask()
             except (OSError, http.client.HTTPException) as error:
-                trouble: Exception = UnavailableError(f"the web at {self.rest.host} cannot be reached: {error}")
+                trouble: Exception = UnavailableError(f"{UNREACHED.format(self.rest.host)}: {error}")
             except UnavailableError as error:
                 if error.numbers["status"] not in PASSING:
                     raise

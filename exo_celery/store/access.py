@@ -56,6 +56,12 @@ def every(redis: Redis, ns: str) -> list[AccessKey]:
     return sorted(found, key=lambda key: (key.created_at, key.id))
 
 
+def get(redis: Redis, ns: str, key_id: str) -> AccessKey | None:
+    """Return a key by its id, without counting a use of it."""
+    fields = redis.hgetall(keys.access_key(ns, key_id))
+    return decode(AccessKey, fields) if fields else None
+
+
 def revoke(redis: Redis, ns: str, key_id: str) -> None:
     """Refuse a key from now on, and end the sessions that it opened."""
     redis.hset(keys.access_key(ns, key_id), "revoked_at", f"{client.now(redis):.6f}")

@@ -93,6 +93,18 @@ def test_scopes_models_and_a_revoked_key(http: httpx.Client, keys: Keys) -> None
     assert keys.run("keys", "revoke", "submit").returncode == 1
 
 
+def test_a_stream_ends_when_its_key_is_revoked(http: httpx.Client, keys: Keys) -> None:
+    key = keys.create("--scope", "submit", name="anna")
+    job = http.post("/api/jobs", json=ASK, headers=bearer(key)).json()["id"]
+    with http.stream("GET", f"/api/jobs/{job}/stream", headers=bearer(key)) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        assert keys.run("keys", "revoke", "anna").returncode == 0
+        heard = list(lines)
+    assert "event: error" in heard
+    assert "invalid_api_key" in heard[heard.index("event: error") + 1]
+
+
 def test_with_keys_a_stranger_needs_one_and_this_machine_does_not(http: httpx.Client, keys: Keys) -> None:
     keys.create("--scope", "submit")
     assert http.get("/api/jobs").status_code == 200

@@ -28,6 +28,15 @@ def test_too_many_streams_are_refused_and_a_closed_one_makes_room(
     third.close()
 
 
+def test_a_stream_ends_with_an_error_once_it_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "ALLOWED_SECONDS", 0.0)
+    answers = iter([True, False])
+    first, second, last = sse.while_allowed(iter(["one", "two", "three"]), lambda: next(answers))
+    assert (first, second) == ("one", "two")
+    assert last.startswith("event: error")
+    assert "revoked" in last
+
+
 def test_an_outage_ends_a_stream_cleanly() -> None:
     def frames() -> Iterator[str]:
         yield sse.frame("one")
