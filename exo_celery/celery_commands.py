@@ -28,4 +28,4 @@ def commands() -> click.Group:
     return found
 
 
-exo = LaterGroup("exo", help="Show what exo_celery knows: nodes, models, instances, jobs.")
+exo = LaterGroup("exo", help="Show what exo_celery knows: nodes, models, downloads, instances, jobs, events.")

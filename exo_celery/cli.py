@@ -221,7 +221,7 @@ def become(*argv: str) -> None:
 
 @click.group("exo", cls=Commands)
 def celery_exo() -> None:
-    """Show what exo_celery knows: nodes, models, instances, jobs."""
+    """Show what exo_celery knows: nodes, models, downloads, instances, jobs, events."""
 
 
 def listing(name: str, columns: Sequence[str], read: Callable[[cluster.Cluster], Sequence[Any]]) -> None:
@@ -252,3 +252,4 @@ listing("models", ("id", "storage_bytes", "n_layers", "hidden_size", "context_le
 listing("downloads", ("node", "model", "status", "downloaded_bytes", "total_bytes", "error"), cluster.downloads)
 listing("instances", ("id", "model", "status", "epoch", "ring", "running_jobs", "note", "error"), cluster.instances)
 listing("jobs", ("id", "model", "state", "attempt", "finish_reason"), lambda here: cluster.jobs(here)[0])
+listing("events", ("at", "kind", "text"), cluster.latest_events)

@@ -33,6 +33,23 @@ class Models(Record):
     models: list[ModelCard]
 
 
+class Event(Record):
+    """Something that happened, in words, `at` seconds of Redis time; further fields say of what."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    at: float
+    kind: str
+    text: str
+
+
+class Events(Record):
+    """The newest events first; about the last two thousand are kept."""
+
+    events: list[Event]
+
+
 class JobView(Record):
     """A job as callers see it; `text`, `tool_calls` and `logprobs` are its result, `reasons` say why attempts ended."""
 

@@ -1,4 +1,4 @@
-"""/api/nodes, downloads, models, placements and instances: what the nodes have, and what is placed on them."""
+"""/api/nodes, downloads, models, placements, instances and events: what the nodes have, and what is placed on them."""
 
 from typing import Annotated, Any, Final
 
@@ -11,7 +11,7 @@ from exo_celery.records.download import Download
 from exo_celery.records.instance import PlacementRequest
 from exo_celery.records.model import AddModel, ModelCard
 from exo_celery.settings import NODE_ID
-from web.answers import Accepted, Deleting, Downloads, Instances, InstanceView, Models, Nodes, Placed, Preview
+from web.answers import Accepted, Deleting, Downloads, Events, Instances, InstanceView, Models, Nodes, Placed, Preview
 from web.context import the_cluster
 from web.operation import json_response, operation
 
@@ -23,6 +23,19 @@ class DownloadRequest(Request):
 
     node: Annotated[str, Field(pattern=f"^{NODE_ID.pattern}$")]
     model: ModelId
+
+
+class EventsQuery(Request):
+    """How many events to list."""
+
+    limit: int = Field(50, ge=1, le=500)
+
+
+@blueprint.get("/events")
+@operation(Events, query=EventsQuery, errors=(503,))
+def events(query: EventsQuery) -> dict[str, Any]:
+    """List what happened: placements and why, unloads, batches, models that became known."""
+    return {"events": cluster.latest_events(the_cluster(), query.limit)}
 
 
 @blueprint.get("/nodes")

@@ -1,5 +1,7 @@
 """The cluster as a whole: which nodes it has, whether it works, what happened."""
 
+from typing import Any
+
 from exo_celery import settings as configuration
 from exo_celery.context import Context, open_context
 from exo_celery.records.node import NodeView
@@ -35,6 +37,6 @@ def readiness(cluster: Cluster) -> tuple[bool, list[str]]:
     return (True, []) if alive else (False, ["no node is alive: start one with `celery -A exo_celery worker`"])
 
 
-def latest_events(cluster: Cluster, count: int = 50) -> list[dict[str, str]]:
-    """Return the newest events first."""
+def latest_events(cluster: Cluster, count: int = 50) -> list[dict[str, Any]]:
+    """Return the newest events first: `id`, `at`, `kind`, `text`, and of what they tell."""
     return events.latest(cluster.redis, cluster.ns, count)

@@ -1,5 +1,6 @@
 """How the commands show things: tables, progress bars, an answer of placement in words."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -30,6 +31,8 @@ def cell(name: str, value: Any) -> str:
         return ", ".join(f"{rank['node']} [{rank['start_layer']}, {rank['end_layer']})" for rank in value)
     if name.endswith("_bytes"):
         return size(value)
+    if name == "at":
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = ", ".join(value) if isinstance(value, list | tuple) else str(value)

@@ -13,6 +13,9 @@ def add(redis: Redis, ns: str, kind: str, text: str, **facts: Any) -> None:
     redis.xadd(keys.events(ns), fields, maxlen=keys.EVENTS_LENGTH, approximate=True)
 
 
-def latest(redis: Redis, ns: str, count: int = 50) -> list[dict[str, str]]:
-    """Return the newest events first, each with its `id` (milliseconds of Redis time, a dash, a number)."""
-    return [{"id": event_id, **fields} for event_id, fields in redis.xrevrange(keys.events(ns), count=count)]
+def latest(redis: Redis, ns: str, count: int = 50) -> list[dict[str, Any]]:
+    """Return the newest events first, each with its `id` in the stream and the seconds of Redis time it is `at`."""
+    return [
+        {"id": event_id, "at": int(event_id.partition("-")[0]) / 1000, **fields}
+        for event_id, fields in redis.xrevrange(keys.events(ns), count=count)
+    ]

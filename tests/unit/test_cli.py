@@ -66,4 +66,4 @@ def test_a_wrong_setting_is_78_and_said() -> None:
 
 
 def test_celery_has_the_lists_too() -> None:
-    assert {"nodes", "models", "instances", "jobs"} <= celery_exo.commands.keys()
+    assert {"nodes", "models", "downloads", "instances", "jobs", "events"} <= celery_exo.commands.keys()

@@ -167,8 +167,8 @@ class FakeCluster:
     def waiting_jobs(self, c: Any) -> dict[str, int]:
         return {MODEL: 3}
 
-    def latest_events(self, c: Any, count: int) -> list[dict[str, str]]:
-        return [{"id": "1700000000000-0", "kind": "unload", "text": "i0 makes room"}]
+    def latest_events(self, c: Any, count: int) -> list[dict[str, Any]]:
+        return [{"id": "1700000000000-0", "at": 1700000000.0, "kind": "unload", "text": "i0 makes room"}]
 
     def clock(self, c: Any) -> float:
         return 1700000060.0

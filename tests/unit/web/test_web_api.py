@@ -53,6 +53,12 @@ def test_a_stream_resumes_after_the_last_event_seen(client: FlaskClient) -> None
     assert text.startswith("id: 1-4\n")
 
 
+def test_what_happened(client: FlaskClient) -> None:
+    [event] = client.get("/api/events?limit=1").json["events"]
+    assert (event["kind"], event["text"], event["at"]) == ("unload", "i0 makes room", 1700000000.0)
+    assert client.get("/api/events?limit=0").status_code == 400
+
+
 @pytest.mark.parametrize("path", ["/api/jobs/none", "/api/jobs/none/stream", "/api/instances/none"])
 def test_what_does_not_exist(client: FlaskClient, path: str) -> None:
     answer = client.get(path)
