@@ -207,10 +207,8 @@ def engine_id(job: Job) -> str:
 
 def engine_request(job: Job) -> dict[str, Any]:
     """Return the job's request as the engine takes it."""
-    asked = job.request.model_dump(
-        mode="json", exclude={"model", "priority", "deadline_seconds", "webhook"}, exclude_none=True
-    )
-    return asked | {"seed": job.seed}
+    asked = job.request.model_dump(mode="json", exclude={"model", "deadline_seconds", "webhook"}, exclude_none=True)
+    return asked | {"seed": job.seed, "priority": job.priority}
 
 
 def succeeded(told: Finished) -> Outcome:

@@ -6,7 +6,7 @@ lanes.
 """
 
 import threading
-from collections import deque
+from bisect import insort
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -31,6 +31,8 @@ class Taker(Protocol):
 class Dispatcher:
     """Lets at most `slots` requests and `tokens` positions of cache into the lanes; the others wait in line.
 
+    The line is ordered by priority, then by arrival.
+
     `on_lanes` hears how many lanes are in use, whenever that changes.
     """
 
@@ -48,13 +50,13 @@ class Dispatcher:
         self._slots = slots
         self._tokens = tokens
         self._lock = threading.Lock()
-        self._line: deque[Reply] = deque()
+        self._line: list[Reply] = []
         self._lane_of: dict[Reply, int] = {}
 
     def submit(self, reply: Reply) -> None:
         """Let a request in, or let it wait in line."""
         with self._lock:
-            self._line.append(reply)
+            insort(self._line, reply, key=lambda waiting: waiting.priority)
             self._let_in()
 
     def cancel(self, reply: Reply) -> None:
@@ -82,7 +84,7 @@ class Dispatcher:
 
     def _let_in(self) -> None:
         while self._line and self._has_room(self._line[0]):
-            reply = self._line.popleft()
+            reply = self._line.pop(0)
             loads = [0] * len(self._lanes)
             for lane in self._lane_of.values():
                 loads[lane] += 1

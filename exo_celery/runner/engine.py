@@ -51,6 +51,7 @@ class Engine:
             emit=emit,
             on_finish=self._done,
             reader=self._text.reader(message.id, request, prompt),
+            priority=request.priority,
         )
 
     def _done(self, reply: Reply) -> None:

@@ -57,6 +57,7 @@ class GenerateRequest(Record):
 
     `tools` are shown to the model, in OpenAI's shape; without `parallel_tool_calls` it calls one of them at most.
     Penalties and biases are OpenAI's, `repetition_penalty` is a factor; `logprobs` is how many alternatives to list.
+    Of requests that wait for their first token the one of lowest `priority` goes first, as on the queue.
     """
 
     model_config = Record.model_config | {"extra": "forbid"}
@@ -77,6 +78,7 @@ class GenerateRequest(Record):
     logprobs: int | None = Field(None, ge=0, le=20)
     seed: int | None = Field(None, ge=0, lt=2**63)
     stop: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=16)
+    priority: int = Field(0, ge=0, le=9)
 
 
 # From the parent.

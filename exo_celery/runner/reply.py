@@ -59,10 +59,12 @@ class Reply:
         emit: Callable[[Event], None],
         on_finish: Callable[["Reply"], None],
         reader: Reader | None = None,
+        priority: int = 0,
     ) -> None:
         self.id = request_id
         self.prompt = prompt
         self.sampling = sampling
+        self.priority = priority
         self.finished = False
         self.gap_seconds: float | None = None  # between the latest two tokens
         self._max_tokens = max_tokens

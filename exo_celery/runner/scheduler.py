@@ -135,11 +135,14 @@ class Scheduler:
         return admitted
 
     def _next_chunk(self) -> Chunk | None:
-        """Choose what to prefill, if it is time to: the first in line, with company where both are short."""
+        """Choose what to prefill, if it is time to: the first in line, with company where both are short.
+
+        The line is ordered by priority, then by arrival: a chat does not wait for the long prompts of a batch.
+        """
         budget = self._budget()
         if not self._remaining or not budget:
             return None
-        first, *line = self._remaining
+        first, *line = sorted(self._remaining, key=lambda row: self._prefilling[row].priority)
         if self._remaining[first] > budget:
             self._remaining[first] -= budget
             return Chunk(rows=(first,), count=budget)

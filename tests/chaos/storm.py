@@ -1,9 +1,9 @@
 """A storm: jobs from several clients while parts of a whole cluster are killed. Every job must end exactly once.
 
-    python tests/chaos/storm.py --jobs 1000 --clients 20 --faults 30 --seed 7
+    python tests/chaos/storm.py --jobs 1000 --lines 2000 --clients 20 --faults 30 --seed 7
 
-The seed fixes which parts are hit and when; the machine decides what they were doing. It prints what it did and what
-came of it, and exits with 1 if a promise was broken.
+`--lines` are those of a batch that runs meanwhile. The seed fixes which parts are hit and when; the machine decides
+what they were doing. It prints what it did and what came of it, and exits with 1 if a promise was broken.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import psutil
 from redis import Redis
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
+from lines import Lines
 from live import DEMO, Live, eventually
 
 from exo_celery.local import redis_server
@@ -33,6 +34,8 @@ ENDED = ("succeeded", "failed", "cancelled")
 OUTAGE_SECONDS = 3.0
 PAUSE_SECONDS = (2.0, 6.0)  # between two faults
 SETTLE_SECONDS = 240.0  # to the last job's end after the last fault
+LINE_SECONDS = 0.3  # more for each line of a batch
+ENGINE_FAULTS = frozenset({"serving_worker", "runner", "node_worker", "redis_restart"})  # they interrupt what runs
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Plan:
     clients: int
     faults: int
     seed: int
+    lines: int = 0
 
 
 @dataclass
@@ -53,6 +57,7 @@ class Report:
     faults: list[str] = field(default_factory=list)
     attempts: int = 0
     settled_seconds: float = 0.0
+    batch: str = ""
     broken: list[str] = field(default_factory=list)
 
     def expect(self, held: bool, promise: str) -> None:
@@ -75,11 +80,14 @@ class Storm:
         self.report = Report()
         self.ids: dict[int, str] = {}
         self.lock = threading.Lock()
+        self.lines: Lines | None = None
 
     def run(self) -> Report:
         """Do everything and return what came of it."""
         for node in ("node-1", "node-2"):
             self.live.ready(self.live.place(required_nodes=[node], max_nodes=1), seconds=180)
+        if self.plan.lines:
+            self.lines = Lines(self.redis, NS, self.live.http, self.plan.lines)
         spread = self.plan.faults * sum(PAUSE_SECONDS) / 2
         clients = [threading.Thread(target=self.client, args=(number, spread)) for number in range(self.plan.clients)]
         for client in clients:
@@ -88,12 +96,20 @@ class Storm:
         for kind in kinds:
             time.sleep(self.rng.uniform(*PAUSE_SECONDS))
             self.report.faults.append(kind)
-            getattr(self, kind)()
+            self.hit(kind)
         for client in clients:
             client.join()
         self.settle()
         self.judge()
         return self.report
+
+    def hit(self, kind: str) -> None:
+        """Do something bad, and remember what ran just before and just after it."""
+        if self.lines and kind in ENGINE_FAULTS:
+            self.lines.interrupted |= self.lines.running()
+        getattr(self, kind)()
+        if self.lines and kind in ENGINE_FAULTS:
+            self.lines.interrupted |= self.lines.running()
 
     def kinds(self) -> list[str]:
         """Return what is hit, in order: every kind comes before one comes again."""
@@ -214,6 +230,9 @@ class Storm:
 
     def judge(self) -> None:
         """Look at each job's record and stream, at the indexes, and whether everybody still works."""
+        if self.lines:
+            self.report.broken += self.lines.broken(SETTLE_SECONDS + LINE_SECONDS * self.plan.lines)
+            self.report.batch = self.lines.summary()
         expect = self.report.expect
         expect(len(self.ids) == self.plan.jobs, f"only {len(self.ids)} of {self.plan.jobs} jobs were taken")
         expect(len(set(self.ids.values())) == len(self.ids), "two submissions became one job")
@@ -270,6 +289,8 @@ class Storm:
 
     def close(self) -> None:
         """End everything."""
+        if self.lines:
+            self.lines.over.set()
         self.live.stop()
         self.redis.close()
         self.process.kill()
@@ -288,7 +309,7 @@ def storm(folder: Path, plan: Plan) -> Report:
 def main() -> int:
     """Run a storm as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("jobs", 1000), ("clients", 20), ("faults", 30), ("seed", 1)):
+    for name, default in (("jobs", 1000), ("clients", 20), ("faults", 30), ("seed", 1), ("lines", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked: dict[str, Any] = vars(parser.parse_args())
     with tempfile.TemporaryDirectory(prefix="storm-") as folder:
@@ -297,6 +318,8 @@ def main() -> int:
     click.echo(
         f"jobs: {dict(report.states)}, {report.attempts} attempts, all ended {report.settled_seconds:.1f} s after"
     )
+    if report.batch:
+        click.echo(report.batch)
     for promise in report.broken:
         click.echo(f"BROKEN: {promise}")
     return 1 if report.broken else 0

@@ -48,10 +48,10 @@ def dispatcher(lanes: int, slots: int, tokens: int = 1000) -> tuple[Dispatcher, 
     return Dispatcher(made, slots, tokens, FILL, LANES.append), made
 
 
-def reply(name: str, to: Dispatcher, heard: list[Event]) -> Reply:
+def reply(name: str, to: Dispatcher, heard: list[Event], priority: int = 0) -> Reply:
     return Reply(
         name, (1,), Sampling(), max_tokens=1, stops=(), end_tokens=frozenset(), speller=Silent(),
-        emit=heard.append, on_finish=to.done,
+        emit=heard.append, on_finish=to.done, priority=priority,
     )  # fmt: skip
 
 
@@ -79,6 +79,16 @@ def test_those_beyond_the_slots_wait_and_come_in_in_order() -> None:
     assert lane.submitted == ["a", "b"]
     replies[1].finish("length")
     assert lane.submitted == ["a", "b", "c"]
+
+
+def test_the_line_is_ordered_by_priority_then_by_arrival() -> None:
+    to, (lane,) = dispatcher(lanes=1, slots=1)
+    replies = [reply(name, to, [], priority) for name, priority in (("a", 9), ("b", 9), ("c", 5), ("d", 0), ("e", 5))]
+    for one in replies:
+        to.submit(one)
+    while len(lane.submitted) < len(replies):
+        to.done(next(one for one in replies if one.id == lane.submitted[-1]))
+    assert lane.submitted == ["a", "d", "c", "e", "b"]
 
 
 def test_one_that_waits_is_cancelled_without_a_lane() -> None:

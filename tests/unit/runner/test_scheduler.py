@@ -60,6 +60,7 @@ class Play:
             speller=Alphabet(),
             emit=self.heard.append,
             on_finish=self.ended.append,
+            priority=options.get("priority", 0),
         )
         self.scheduler.submit(reply)
         return reply
@@ -294,3 +295,16 @@ def test_a_row_beside_it_can_reuse_a_prompt_while_it_still_runs() -> None:
     play.step()
     play.submit("b", prompt=80, max_tokens=1)
     assert play.step().admit[0].reused == 79
+
+
+def test_a_chat_goes_before_the_prompts_of_a_batch_even_begun_ones() -> None:
+    play = Play()
+    play.submit("line", prompt=3 * FULL_CHUNK, priority=9)
+    assert play.step().prefill == Chunk(rows=(0,), count=FULL_CHUNK)
+    play.submit("other line", prompt=FULL_CHUNK, priority=9)
+    play.submit("chat", prompt=FULL_CHUNK)
+    assert play.step().prefill == Chunk(rows=(2,), count=FULL_CHUNK, completes=True)
+    play.run()
+    assert {name: len(one.text) for name, one in play.finished().items()} == {"line": 5, "other line": 5, "chat": 5}
+    order = [event.id for event in play.heard if isinstance(event, Delta)]
+    assert order.index("chat") < order.index("line") < order.index("other line")
