@@ -91,7 +91,8 @@ SLOW = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slow tests."""
+    """Mark the slow tests, and run what takes long first: at the end nobody waits for a last long file."""
     for item in items:
         if any(part in item.path.as_posix() for part in SLOW):
             item.add_marker("slow")
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is None, "unit" in item.path.parts))

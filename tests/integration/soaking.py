@@ -123,7 +123,7 @@ def main() -> int:
         growth = resident(group) / before
         fill_slots(client)
         gaps = different(client, answered)
-    click.echo(f"{asked.requests} requests on {asked.ranks} ranks, {len(answered)} ran to their end; every slot is free")
+    click.echo(f"{asked.requests} requests, {asked.ranks} ranks, {len(answered)} ran to their end; all slots are free")
     click.echo(f"resident {before / 1e6:.0f} MB after {asked.warm_up} requests, {(growth - 1) * 100:+.1f} % after all")
     click.echo(f"{len(gaps)} answers differ when asked alone; gaps of the two likeliest logits there: {gaps}")
     return 0 if growth < GROWTH and all(gap < TIE for gap in gaps) else 1
