@@ -83,6 +83,8 @@ SLOW = (
     "test_ring_soak.py",
     "test_run.py",
     "test_storm.py",
+    "test_survival.py",
+    "test_tensor.py",
     "test_tensor_architectures.py",
     "test_tensor_cluster.py",
     "test_up.py",

