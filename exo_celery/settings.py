@@ -75,6 +75,7 @@ class Settings(BaseModel):
     # Where gunicorn binds. Off loopback the guard still lets in nobody but this machine.
     web_host: str = "127.0.0.1"
     web_port: int = Field(8765, ge=0, le=65535)
+    web_processes: int = Field(2, ge=1, le=64)
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     hf_home: Path = Path("~/.cache/huggingface").expanduser()
     # Where the hub's own client keeps its cache; without one, in `hf_home`.

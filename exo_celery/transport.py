@@ -41,9 +41,17 @@ class QoS(kombu_redis.QoS):
 
 
 class Channel(kombu_redis.Channel):
-    """A Redis channel that counts in memory."""
+    """A Redis channel that counts in memory, and publishes through one client: kombu makes one for each message."""
 
     QoS = QoS
+    publisher: Any = None
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        if asynchronous:
+            return super()._create_client(asynchronous=True)  # type: ignore[no-untyped-call]
+        if self.publisher is None or self.publisher.connection_pool is not self.pool:  # that of a lost connection goes
+            self.publisher = super()._create_client()  # type: ignore[no-untyped-call]
+        return self.publisher
 
 
 class Transport(kombu_redis.Transport):

@@ -25,7 +25,7 @@ def submit(cluster: Cluster, request: JobRequest, owner: str = "", idempotency_k
         ModelNotFoundError: the model has no card.
         IdempotencyError: the owner has used the key for another request.
     """
-    cards.get(cluster.redis, cluster.ns, request.model)
+    cards.need(cluster.redis, cluster.ns, request.model)
     terms = Terms(owner, idempotency_key, keep_days=cluster.settings.job_retention_days)
     return submission.submit(cluster.redis, cluster.app, cluster.ns, request, terms)
 

@@ -38,11 +38,22 @@ def get(redis: Redis, ns: str, model: str) -> ModelCard:
         ModelNotFoundError: no such card; the message lists what is known.
     """
     fields = redis.hgetall(keys.model(ns, model))
-    if fields:
-        return decode(ModelCard, fields)
+    if not fields:
+        raise missing(redis, ns, model)
+    return decode(ModelCard, fields)
+
+
+def need(redis: Redis, ns: str, model: str) -> None:
+    """Let a known model pass, without reading its card; errors as of `get`."""
+    if not redis.sismember(keys.models(ns), model):
+        raise missing(redis, ns, model)
+
+
+def missing(redis: Redis, ns: str, model: str) -> ModelNotFoundError:
+    """Return the error of a model that has no card, with those that do."""
     known = sorted(ids(redis, ns))
     listed = ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
-    raise ModelNotFoundError(
+    return ModelNotFoundError(
         f"model {model!r} is not known here; known: {listed or 'none yet'}. Add one with POST /api/models",
         param="model",
     )

@@ -19,7 +19,7 @@ def served(log: list[str] | None = None, **environ: str) -> Iterator[str]:
     """Run the front on a free port and give its address; what it logs ends in `log`."""
     heard = [] if log is None else log
     command = [sys.executable, "-m", "gunicorn", "-c", "worker_config/gunicorn.conf.py", "web:create_app()"]
-    env = os.environ | environ | {"EXO_WEB_PORT": "0"}
+    env = os.environ | {"EXO_WEB_PROCESSES": "1"} | environ | {"EXO_WEB_PORT": "0"}
     process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     try:
