@@ -97,7 +97,10 @@ class Work:
         batches.skip(redis, ns, batch.id, model, stored, after)
 
     def submit(self, number: int, request: JobRequest) -> None:
-        """Write a line's job and send its message; the same line again is the same job."""
+        """Write a line's job and send its message; the same line again is the same job.
+
+        If the line got its result meanwhile (its batch was cancelled, and we were slow), nobody would ever gather it.
+        """
         job = Job(
             id=self.batch.job_id(number),
             model=request.model,
@@ -107,5 +110,7 @@ class Work:
             seed=secrets.randbits(63) if request.seed is None else request.seed,
         )
         written = jobs.submit(self.cluster.redis, self.cluster.ns, job)
-        if written.state is JobState.QUEUED:
+        if not batches.is_flying(self.cluster.redis, self.cluster.ns, self.batch.id, number):
+            self.cancel(written)
+        elif written.state is JobState.QUEUED:
             submission.publish(self.cluster.app, job.id, job.model, job.priority, written.published_at)

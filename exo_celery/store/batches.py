@@ -138,6 +138,11 @@ def flights(redis: Redis, ns: str, batch_id: str) -> list[Flight]:
     return sorted((Flight.model_validate_json(one) for one in found), key=lambda one: one.line)
 
 
+def is_flying(redis: Redis, ns: str, batch_id: str, line: int) -> bool:
+    """Tell whether a line is still being worked on."""
+    return bool(redis.hexists(keys.batch_flights(ns, batch_id), str(line)))
+
+
 def record(redis: Redis, ns: str, batch: Batch, line: int, result: LineResult) -> bool:
     """Write a line's result and let its job go; False when it has one already."""
     job_id = batch.job_id(line)

@@ -16,7 +16,7 @@ from exo_celery.context import Context
 from exo_celery.errors import ConflictError, IdempotencyError, InvalidRequestError, NotFoundError, StorageFullError
 from exo_celery.pump.step import step
 from exo_celery.pump.work import Work
-from exo_celery.records.batch import Batch, BatchStatus
+from exo_celery.records.batch import Batch, BatchStatus, Cursor
 from exo_celery.records.job import JobState
 from exo_celery.settings import Settings
 from exo_celery.store import batches as batch_store
@@ -331,6 +331,20 @@ def test_a_pump_that_died_after_taking_a_line_loses_nothing(
     assert in_state(cluster, JobState.QUEUED) == []
     step(cluster, batch.id)
     assert sorted(in_state(cluster, JobState.QUEUED)) == [batch.job_id(1), batch.job_id(2)]
+
+
+def test_a_slow_pump_leaves_no_job_of_a_line_that_has_its_result(cluster: Context, worker: Worker) -> None:
+    batch = started(cluster, content(9))
+    step(cluster, batch.id)
+    work = Work(cluster, now(cluster, batch), batches.file(cluster, batch.input_file_id))
+    flight = batch_store.flights(cluster.redis, cluster.ns, batch.id)[0]
+    line = next(work.lines(Cursor(line=flight.line - 1, offset=flight.offset)))
+    batches.cancel_batch(cluster, batch.id)
+    step(cluster, batch.id)  # another pump, which ends the batch
+    cluster.redis.delete(keys.job(cluster.ns, batch.job_id(flight.line)))  # as if the line was only taken before
+    work.begin(line, flight.custom_id)
+    assert in_state(cluster, JobState.QUEUED) == []
+    assert jobs.get(cluster.redis, cluster.ns, batch.job_id(flight.line)).state is JobState.CANCELLED
 
 
 def test_a_pump_that_died_while_writing_files_writes_them_once(
