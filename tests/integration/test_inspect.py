@@ -196,7 +196,7 @@ def test_a_refresh_finds_what_was_put_on_a_disk(outside: Outside) -> None:
 
 
 def test_the_lists_of_the_command_line(outside: Outside) -> None:
-    for name in ("nodes", "instances"):
+    for name in ("nodes", "models", "downloads", "instances"):
         listed = json.loads(outside.celery("exo", name, "--json"))
         assert listed.keys() == {name}
         assert [one.get("id") for one in listed[name]] == [

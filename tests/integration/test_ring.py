@@ -74,7 +74,7 @@ def test_the_demo_model_answers_as_in_mlx_lm(cuts: tuple[int, ...], expected_dem
         assert max(held) / whole <= 0.62
 
 
-@pytest.mark.parametrize("cuts", [(0, 5, 6), (0, 1, 3, 6)], ids=str)
+@pytest.mark.parametrize("cuts", [(0, 5, 6), (0, 2, 4, 6), (0, 1, 3, 6)], ids=str)
 def test_any_split_answers_as_mlx_lm_does(tiny: Path, cuts: tuple[int, ...], expected_tiny: list[list[int]]) -> None:
     with ring(tiny, cuts) as (_, client):
         assert answers(client) == (expected_tiny, expected_tiny)
