@@ -2,7 +2,6 @@
 
 import json
 import re
-from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -14,8 +13,7 @@ from exo_celery.node import trust, webhook
 from exo_celery.records.access import Scope
 from exo_celery.records.base import checked_model_id
 
-TIMES: Final = ("expires_at", "last_used_at", "revoked_at")
-COLUMNS: Final = ("id", "name", "scopes", "models", "rate_per_minute", *TIMES)
+COLUMNS: Final = ("id", "name", "scopes", "models", "rate_per_minute", "expires_at", "last_used_at", "revoked_at")
 UNIT_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
 
 
@@ -85,12 +83,7 @@ def list_keys(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"keys": found}, indent=2, ensure_ascii=False))
     else:
-        show.table(COLUMNS, [row | {name: when(row[name]) for name in TIMES} for row in found])
-
-
-def when(seconds: float) -> str:
-    """Write a time of Redis; nothing for never."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M") if seconds else ""
+        show.table(COLUMNS, found)
 
 
 @keys.command()

@@ -31,8 +31,8 @@ def cell(name: str, value: Any) -> str:
         return ", ".join(f"{rank['node']} [{rank['start_layer']}, {rank['end_layer']})" for rank in value)
     if name.endswith("_bytes"):
         return size(value)
-    if name == "at":
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    if name == "at" or name.endswith("_at"):  # 0 is never
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if value else ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = ", ".join(value) if isinstance(value, list | tuple) else str(value)
