@@ -3,23 +3,31 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 
 from exo_celery.placement.bound import price
-from exo_celery.placement.found import Found, Steps
+from exo_celery.placement.fines import Fines, Stakes
+from exo_celery.placement.found import Found, OutOfStepsError, Steps
 from exo_celery.placement.graph import members, set_of
 from exo_celery.placement.terrain import Group, Terrain
-from exo_celery.placement.ways import best_way, ways_by_length
+from exo_celery.placement.ways import Ways, best_way, best_way_round, ways_by_length
 
 SEEN_AT_MOST = 50_000  # remembered (set, end) pairs: bounds memory, costs only repeated work
 # About as much work as one step.
 LINKS_PER_STEP = 16
 MOVES_PER_STEP = 2
+# Fines pay off where a root takes more steps than these. Measured on sparse graphs of 64 nodes, rings of up to 12.
+STEPS_WITHOUT_FINES = 500
+ROUNDS_OF_FINES = 10
 NODES_PER_EFFORT = 700  # so many more nodes make each step take as long again, for sets are longer integers
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path from the root: its last node, how many nodes are still to come and from which set, its set and sums."""
+    """A path from the root: its last node, how many nodes are still to come and from which set, its set and sums.
+
+    `gain` is a bound with fines: with what the nodes to come gain, it is at least the score of the ring.
+    """
 
     node: int
     left: int
@@ -28,14 +36,15 @@ class Path:
     worth: int
     room: int
     score: int
+    gain: int
 
 
 class PathSearch:
     """Depth-first walk over the rings of `size` nodes of a block, each from its most promising node, the root.
 
     Nodes are renumbered in order of score, required ones first. A path is cut by the highest scores and largest rooms
-    among the nodes it can still reach, and by the best way home. Twins (nodes with the same links) could swap places,
-    so they are visited in order, and the better in worth and room first.
+    among the nodes it can still reach, and by the best way home, with fines (fines.py) where a root takes long. Twins
+    (nodes with the same links) could swap places, so they are visited in order, and the better in worth and room first.
     """
 
     def __init__(self, terrain: Terrain, group: Group, size: int, found: Found, steps: Steps) -> None:
@@ -57,6 +66,8 @@ class PathSearch:
         self.worths = [terrain.worth[i] for i in self.order]
         self.rooms = [terrain.room[i] for i in self.order]
         self.scores = [scores[i] for i in self.order]
+        stakes = Stakes(self.worths, self.rooms, self.q, terrain.need, size)
+        self.fines = Fines.of(stakes, p, [0] * len(self.order))
         self.by_room = sorted(range(len(self.order)), key=self.rooms.__getitem__, reverse=True)
         place = {i: j for j, i in enumerate(self.order)}
         self.near = renumbered(terrain.links, self.order, place)
@@ -108,7 +119,24 @@ class PathSearch:
         start = self.start(root, within[-1])
         if not self.is_promising(start, start.free):
             return
-        self.ways_home(root, within, steps)
+        self.find_ways_home(within, steps)
+        if not self.explored_soon(start, within, steps):
+            self.fine(start, within, steps)
+            self.explore(self.start(root, within[-1]), within, steps)
+
+    def explored_soon(self, start: Path, within: Sequence[int], steps: Steps) -> bool:
+        """Explore with a few of the steps, and tell whether they sufficed."""
+        few = Steps(min(STEPS_WITHOUT_FINES, steps.left))
+        steps.take(few.left)
+        try:
+            self.explore(start, within, few)
+        except OutOfStepsError:
+            return False
+        steps.left += few.left
+        return True
+
+    def explore(self, start: Path, within: Sequence[int], steps: Steps) -> None:
+        """Offer the best rings that the path can become."""
         path = [start]
         moves = [self.moves(start, within, steps)]
         seen: set[tuple[int, int]] = set()
@@ -129,7 +157,8 @@ class PathSearch:
     def start(self, root: int, free: int) -> Path:
         """Return the path that is only the root."""
         score = self.scores[root] - self.spend
-        return Path(root, self.size - 1, free, 1 << root, self.worths[root], self.rooms[root], score)
+        gain = self.fines.start(root, members(free))
+        return Path(root, self.size - 1, free, 1 << root, self.worths[root], self.rooms[root], score, gain)
 
     def distances(self, root: int, usable: int) -> list[int]:
         """Return for d = 0, 1, … half the size the usable nodes that are at most d links away from the root.
@@ -150,17 +179,36 @@ class PathSearch:
         lowest = self.q * self.found.bar - others
         return self.required & start.free | set_of(j for j in members(start.free) if self.scores[j] > lowest)
 
-    def ways_home(self, root: int, within: Sequence[int], steps: Steps) -> None:
+    def find_ways_home(self, within: Sequence[int], steps: Steps) -> None:
         """Tabulate what ways home can add, for the nodes that are near enough to both ends of the ring."""
         free = within[-1]
-        around = {j: list(members(self.near[j] & free)) for j in members(free)}
-        near_enough = [
+        self.around = {j: list(members(self.near[j] & free)) for j in members(free)}
+        self.near_enough = [
             list(members(within[min(d + 1, self.size - 1 - d, len(within) - 1)])) for d in range(self.size - 1)
         ]
-        links = sum(len(around[j]) for nodes in near_enough for j in nodes)
-        steps.take(2 * links // LINKS_PER_STEP)
-        self.home_scores = ways_by_length(near_enough, around, self.scores)
-        self.home_rooms = ways_by_length(near_enough, around, self.rooms)
+        self.home_gains = self.ways_home(self.fines.gains, steps)
+        self.home_rooms = self.ways_home(self.rooms, steps)
+
+    def ways_home(self, gain: Sequence[int], steps: Steps) -> Ways:
+        """Tabulate what ways home can add of one quantity."""
+        steps.take(sum(len(self.around[j]) for nodes in self.near_enough for j in nodes) // LINKS_PER_STEP)
+        return ways_by_length(self.near_enough, self.around, gain)
+
+    def fine(self, start: Path, within: Sequence[int], steps: Steps) -> None:
+        """Keep of some rounds of ever stricter fines those with the lowest bound, and the ways home with them."""
+        root, doors = start.node, self.near_enough[0]
+        tried: list[tuple[int, Fines, Ways]] = []
+        while True:
+            way = best_way_round(self.home_gains, self.around, self.fines.gains, root, doors)
+            bound = self.fines.start(root, members(within[-1])) + sum(self.fines.gains[j] for j in way)
+            tried.append((bound, self.fines, self.home_gains))
+            gap = bound - max(self.q * self.found.bar, bound * 93 // 100)
+            stricter = self.fines.stricter(root, way, gap) if len(tried) <= ROUNDS_OF_FINES else None
+            if stricter is None:
+                break
+            self.fines = stricter
+            self.home_gains = self.ways_home(stricter.gains, steps)
+        _, self.fines, self.home_gains = min(tried, key=itemgetter(0))
 
     def moves(self, at: Path, within: Sequence[int], steps: Steps) -> Iterator[tuple[int, int]]:
         """Return the nodes to go to with the score that each can lead to at most, the highest first.
@@ -187,13 +235,13 @@ class PathSearch:
 
     def bound(self, at: Path, node: int) -> int:
         """Return the highest score of a ring that goes on to a node, by the best way home; -1 if none is worth it."""
-        score = best_way(self.home_scores[at.left - 1], node, at.node)
+        gain = best_way(self.home_gains[at.left - 1], node, at.node)
         room = best_way(self.home_rooms[at.left - 1], node, at.node)
-        if score is None or room is None or at.room + self.rooms[node] + room < self.need:
+        if gain is None or room is None or at.room + self.rooms[node] + room < self.need:
             return -self.q
         if (self.better[node] & ~at.mask).bit_count() >= self.found.keep:
             return -self.q
-        return at.score + self.scores[node] + score
+        return at.gain + self.fines.gains[node] + gain
 
     def highest_score(self, usable: int, count: int) -> int:
         """Sum the highest scores of `count` usable nodes; required ones come first in order, so they are among them."""
@@ -225,6 +273,7 @@ class PathSearch:
             at.worth + self.worths[node],
             at.room + self.rooms[node],
             at.score + self.scores[node],
+            at.gain + self.fines.gains[node],
         )
 
     def is_new(self, at: Path, seen: set[tuple[int, int]]) -> bool:

@@ -32,3 +32,17 @@ def best_way(table: Mapping[int, Way], node: int, before: int) -> int | None:
     if way is None:
         return None
     return way[2] if way[1] == before else way[0]
+
+
+def best_way_round(
+    tables: Ways, around: Mapping[int, Sequence[int]], gain: Sequence[int], root: int, doors: Sequence[int]
+) -> list[int]:
+    """Return the nodes of the way from the root, by one of its doors, back to it that adds most; some come twice."""
+    way: list[int] = []
+    before, here, onward = -1, root, doors
+    for table in reversed(tables):
+        ends = [(gain[i] + more, i) for i in onward if i != before and (more := best_way(table, i, here)) is not None]
+        before, here = here, max(ends)[1]
+        way.append(here)
+        onward = around[here]
+    return way
