@@ -19,6 +19,7 @@ MOVES_PER_STEP = 2
 # Fines pay off where a root takes more steps than these. Measured on sparse graphs of 64 nodes, rings of up to 12.
 STEPS_WITHOUT_FINES = 500
 ROUNDS_OF_FINES = 10
+PART_FOR_FINES = 6  # of the steps left, one in so many
 NODES_PER_EFFORT = 700  # so many more nodes make each step take as long again, for sets are longer integers
 
 
@@ -120,17 +121,25 @@ class PathSearch:
         if not self.is_promising(start, start.free):
             return
         self.find_ways_home(within, steps)
-        if not self.explored_soon(start, within, steps):
+        if self.explored_soon(start, within, steps):
+            return
+        if ROUNDS_OF_FINES * self.table_steps <= steps.left // PART_FOR_FINES:
             self.fine(start, within, steps)
-            self.explore(self.start(root, within[-1]), within, steps)
+        self.explore(self.start(root, within[-1]), within, steps)
 
     def explored_soon(self, start: Path, within: Sequence[int], steps: Steps) -> bool:
-        """Explore with a few of the steps, and tell whether they sufficed."""
+        """Explore with a few of the steps, and tell whether they sufficed.
+
+        Raises:
+            OutOfStepsError: they were all that was left.
+        """
         few = Steps(min(STEPS_WITHOUT_FINES, steps.left))
         steps.take(few.left)
         try:
             self.explore(start, within, few)
         except OutOfStepsError:
+            if not steps.left:
+                raise
             return False
         steps.left += few.left
         return True
@@ -186,12 +195,13 @@ class PathSearch:
         self.near_enough = [
             list(members(within[min(d + 1, self.size - 1 - d, len(within) - 1)])) for d in range(self.size - 1)
         ]
+        self.table_steps = sum(len(self.around[j]) for nodes in self.near_enough for j in nodes) // LINKS_PER_STEP
         self.home_gains = self.ways_home(self.fines.gains, steps)
         self.home_rooms = self.ways_home(self.rooms, steps)
 
     def ways_home(self, gain: Sequence[int], steps: Steps) -> Ways:
         """Tabulate what ways home can add of one quantity."""
-        steps.take(sum(len(self.around[j]) for nodes in self.near_enough for j in nodes) // LINKS_PER_STEP)
+        steps.take(self.table_steps)
         return ways_by_length(self.near_enough, self.around, gain)
 
     def fine(self, start: Path, within: Sequence[int], steps: Steps) -> None:
@@ -221,9 +231,9 @@ class PathSearch:
         missing = self.required & ~at.mask
         if missing.bit_count() == at.left:  # no place is left for others
             usable = missing
-        ways = [(self.bound(at, node), node) for node in members(self.near[at.node] & usable)]
-        steps.take(len(ways) // MOVES_PER_STEP)
-        return iter(sorted(ways, reverse=True))
+        around = self.near[at.node] & usable
+        steps.take(around.bit_count() // MOVES_PER_STEP)
+        return iter(sorted(self.ways_on(at, around), reverse=True))
 
     def is_promising(self, at: Path, usable: int) -> bool:
         """Tell whether usable nodes can lift a path above the bar and give it the room, whatever the links."""
@@ -233,15 +243,19 @@ class PathSearch:
             return False
         return at.room + self.largest_room(usable, at.left) >= self.need
 
-    def bound(self, at: Path, node: int) -> int:
-        """Return the highest score of a ring that goes on to a node, by the best way home; -1 if none is worth it."""
-        gain = best_way(self.home_gains[at.left - 1], node, at.node)
-        room = best_way(self.home_rooms[at.left - 1], node, at.node)
-        if gain is None or room is None or at.room + self.rooms[node] + room < self.need:
-            return -self.q
-        if (self.better[node] & ~at.mask).bit_count() >= self.found.keep:
-            return -self.q
-        return at.gain + self.fines.gains[node] + gain
+    def ways_on(self, at: Path, around: int) -> Iterator[tuple[int, int]]:
+        """Yield the nodes around from which a best way home lifts the path above the bar, with the score it can get."""
+        home_gains, home_rooms, gains = self.home_gains[at.left - 1], self.home_rooms[at.left - 1], self.fines.gains
+        bar, lack = self.q * self.found.bar - at.gain, self.need - at.room
+        for node in members(around):
+            more = best_way(home_gains, node, at.node)
+            if more is None or more + gains[node] <= bar:
+                continue
+            room = best_way(home_rooms, node, at.node)
+            if room is None or room + self.rooms[node] < lack:
+                continue
+            if (self.better[node] & ~at.mask).bit_count() < self.found.keep:
+                yield at.gain + gains[node] + more, node
 
     def highest_score(self, usable: int, count: int) -> int:
         """Sum the highest scores of `count` usable nodes; required ones come first in order, so they are among them."""

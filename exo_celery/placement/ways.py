@@ -15,13 +15,24 @@ def ways_by_length(nodes: Sequence[Sequence[int]], around: Mapping[int, Sequence
     """
     tables: Ways = [dict.fromkeys(nodes[0], (0, -1, None))]
     for some in nodes[1:]:
-        last = tables[-1]
+        # What a way adds that goes on to i, and what it adds if i must not turn back to `by`.
+        onward = {
+            i: (gain[i] + most, by, None if other is None else gain[i] + other)
+            for i, (most, by, other) in tables[-1].items()
+        }
         table: dict[int, Way] = {}
         for j in some:
-            ways = [(gain[i] + more, i) for i in around[j] if (more := best_way(last, i, j)) is not None]
-            if ways:
-                value, by = max(ways)
-                table[j] = value, by, max((other for other, i in ways if i != by), default=None)
+            most, by, other = None, -1, None
+            for i in around[j]:
+                value = best_way(onward, i, j)
+                if value is None:
+                    continue
+                if most is None or value > most:
+                    most, by, other = value, i, most
+                elif other is None or value > other:
+                    other = value
+            if most is not None:
+                table[j] = most, by, other
         tables.append(table)
     return tables
 

@@ -77,7 +77,13 @@ def by_paths(terrain: Terrain, group: Group, size: int, found: Found) -> None:
     PathSearch(terrain, group, size, found, steps := Steps(10**6)).run(steps)
 
 
-@pytest.mark.parametrize("search", [by_sets, by_paths])
+def by_fined_paths(terrain: Terrain, group: Group, size: int, found: Found) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("exo_celery.placement.paths.STEPS_WITHOUT_FINES", 1)
+        by_paths(terrain, group, size, found)
+
+
+@pytest.mark.parametrize("search", [by_sets, by_paths, by_fined_paths])
 @pytest.mark.parametrize("seed", range(30))
 def test_search_finds_the_best_rings(search: Search, seed: int) -> None:
     rng = random.Random(seed)
