@@ -5,6 +5,7 @@ import time
 from typing import Final
 
 SMALLEST_PIECE_BYTES: Final = 1 << 16
+LATE_SECONDS: Final = 0.1  # a turn that comes later loses its time; one that does not may catch up
 
 
 class Rate:
@@ -21,9 +22,9 @@ class Rate:
             return 0.0
         with self._guard:
             now = time.monotonic()
-            begin = max(self._free_at, now)
+            begin = max(self._free_at, now - LATE_SECONDS)
             self._free_at = begin + count_bytes / self.bytes_per_second
-            return begin - now
+            return max(0.0, begin - now)
 
     def piece(self, most_bytes: int) -> int:
         """Return how many bytes to move in one turn, so that turns come several times a second."""

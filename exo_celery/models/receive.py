@@ -83,7 +83,7 @@ class Receiver:
         with os.fdopen(target, "r+b", buffering=0) as file, self.source.open(self.manifest, name, have, stop) as stream:
             if stream.start != have:
                 found, have = hasher(entry), 0
-            file.truncate(have)
+                file.truncate()  # and only here: ext4 writes a file that was cut to nothing out when it is closed
             file.seek(have)
             for chunk in stream.chunks:
                 have += len(chunk)
