@@ -59,23 +59,23 @@ def wait_until(good: Callable[[], bool], what: str) -> None:
 
 
 @contextlib.contextmanager
-def stack(nodes: int = 1, **environ: str) -> Iterator[Server]:
-    """Run `exo-celery up` with the demo model placed on one node, and ready."""
+def stack(nodes: int = 1, min_nodes: int = 1, **environ: str) -> Iterator[Server]:
+    """Run `exo-celery up` with the demo model placed on so many nodes, and ready."""
     with tempfile.TemporaryDirectory() as folder:
         command = [COMMAND, "up", "--nodes", str(nodes), "--port", "0", "--data-dir", folder]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environ) as up:
             try:
                 url = httpx.URL(up.stdout.readline().split()[1])
                 with httpx.Client(base_url=url, timeout=120) as http:
-                    place(http)
+                    place(http, min_nodes)
                 yield Server("exo_celery", url.host, url.port or 80, MODEL, up.pid)
             finally:
                 up.terminate()
 
 
-def place(http: httpx.Client) -> None:
+def place(http: httpx.Client, min_nodes: int) -> None:
     """Place the demo model and wait until it is ready."""
-    instance = http.post("/api/instances", json={"model": MODEL}).json()["id"]
+    instance = http.post("/api/instances", json={"model": MODEL, "min_nodes": min_nodes}).json()["id"]
     wait_until(lambda: http.get(f"/api/instances/{instance}").json()["status"] == "ready", "the instance")
 
 
