@@ -211,9 +211,10 @@ class Downloads:
         return find(self.settings, self.node_id, model, self.cache)
 
     def say(self, download: Download) -> None:
-        """Write one download."""
+        """Write one download. Of a model that is gone the length that was known stays."""
         with self.lock:
-            written = download.evolve(updated_at=now(self.redis))
+            known = self.standing.get(download.model, download).total_bytes
+            written = download.evolve(total_bytes=download.total_bytes or known, updated_at=now(self.redis))
             store.write(self.redis, self.ns, written)
             self.standing[download.model] = written
 

@@ -50,8 +50,7 @@ def replace_report(redis: Redis, ns: str, node: str, found: Sequence[Download]) 
     stored = of_node(redis, ns, node, stored_models)
     report = {one.model: one for one in found}
     for model in stored_models - report.keys() & catalog:
-        total = stored[model].total_bytes if model in stored else 0
-        report[model] = Download(node=node, model=model, total_bytes=total)
+        report[model] = Download(node=node, model=model)
     standing = [settle(report[model], stored.get(model), seconds + micros / 1e6) for model in sorted(report)]
     with redis.pipeline() as pipe:
         for one in standing:
@@ -64,12 +63,17 @@ def replace_report(redis: Redis, ns: str, node: str, found: Sequence[Download]) 
 
 
 def settle(found: Download, stored: Download | None, at: float) -> Download:
-    """Return what to write of a download: what was found, with the reason why the last attempt failed."""
-    failed = stored is not None and stored.status is DownloadStatus.FAILED and stored.attempted
-    if stored is None or not failed or found.status is not DownloadStatus.PENDING:
+    """Return what to write of a download: what was found, with the length that was known if it is not any more.
+
+    Why the last attempt failed stays.
+    """
+    if stored is None:
         return found.evolve(updated_at=at)
-    kept = {"status": stored.status, "error": stored.error, "source": stored.source}
-    return found.evolve(**kept, total_bytes=found.total_bytes or stored.total_bytes, updated_at=at)
+    found = found.evolve(total_bytes=found.total_bytes or stored.total_bytes, updated_at=at)
+    failed = stored.status is DownloadStatus.FAILED and stored.attempted
+    if not failed or found.status is not DownloadStatus.PENDING:
+        return found
+    return found.evolve(status=stored.status, error=stored.error, source=stored.source)
 
 
 def of_node(redis: Redis, ns: str, node: str, models: Collection[str]) -> dict[str, Download]:

@@ -296,6 +296,7 @@ def test_delete_while_it_runs_stops_and_removes_everything_and_downloads_again(n
     node.until(lambda: not node.folder.exists())
     node.until(lambda: node.wishes() == {})
     assert (node.status(), node.hash().downloaded_bytes) == ("pending", 0)
+    assert node.hash().total_bytes > 0, "what is to come is still known"
     assert [path.name for path in node.folder.parent.iterdir()] == []
     source.go.set()
     node.wish()
