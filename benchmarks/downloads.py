@@ -1,4 +1,4 @@
-"""Downloads: the fetcher against huggingface_hub, a peer copy against cp, scans of many folders, an idle node.
+"""Downloads: the fetcher against huggingface_hub, a peer copy against cp, scans of many folders.
 
     python benchmarks/downloads.py [--megabytes 512] [--rounds 5] [--folders 1000] [--only fetch] [--json FILE]
 
@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
-import resource
 import shutil
 import statistics
 import struct
@@ -164,33 +163,18 @@ def scans(folders: int) -> list[Row]:
         return rows
 
 
-def idle(seconds: float = 10.0) -> list[Row]:
-    """Measure what serving to nobody costs: CPU and blocks read."""
-    with tempfile.TemporaryDirectory() as name:
-        shelf = Shelf(Settings(models_dirs=(Path(name),), hf_home=Path(name)), Stop())
-        peer = PeerServer("127.0.0.1", shelf, TOKEN, Rate(0))
-        before = resource.getrusage(resource.RUSAGE_SELF)
-        time.sleep(seconds)
-        after = resource.getrusage(resource.RUSAGE_SELF)
-        peer.close()
-    cpu = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / seconds
-    return [{"what": "idle node", "CPU %": round(100 * cpu, 2), "blocks read": after.ru_inblock - before.ru_inblock}]
-
-
 def main() -> None:
     """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--megabytes", type=int, default=512)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--folders", type=int, default=1000)
-    options.add_argument("--only", choices=("fetch", "scan", "idle"))
+    options.add_argument("--only", choices=("fetch", "scan"))
     options.add_argument("--json", type=Path)
     asked = options.parse_args()
     rows: list[Row] = []
     if asked.only in (None, "scan"):
         rows += scans(asked.folders)
-    if asked.only in (None, "idle"):
-        rows += idle()
     if asked.only in (None, "fetch"):
         rows += fetches(asked.megabytes, asked.rounds)
     for row in rows:
