@@ -16,11 +16,12 @@ SEEN_AT_MOST = 50_000  # remembered (set, end) pairs: bounds memory, costs only 
 # About as much work as one step.
 LINKS_PER_STEP = 16
 MOVES_PER_STEP = 2
-# Fines pay off where a root takes more steps than these. Measured on sparse graphs of 64 nodes, rings of up to 12.
+NODES_PER_EFFORT = 700  # so many more nodes make each step take as long again, for sets are longer integers
+# Fines, by what sparse graphs of 64 nodes and rings of up to 12 took least time with.
 STEPS_WITHOUT_FINES = 500
 ROUNDS_OF_FINES = 10
-PART_FOR_FINES = 6  # of the steps left, one in so many
-NODES_PER_EFFORT = 700  # so many more nodes make each step take as long again, for sets are longer integers
+LIKELY_PERCENT = 93  # of a bound is what the best ring may have, as long as none better is known
+PART_FOR_FINES = 6  # of the steps left one in so many, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ class PathSearch:
             way = best_way_round(self.home_gains, self.around, self.fines.gains, root, doors)
             bound = self.fines.start(root, members(within[-1])) + sum(self.fines.gains[j] for j in way)
             tried.append((bound, self.fines, self.home_gains))
-            gap = bound - max(self.q * self.found.bar, bound * 93 // 100)
+            gap = bound - max(self.q * self.found.bar, bound * LIKELY_PERCENT // 100)
             stricter = self.fines.stricter(root, way, gap) if len(tried) <= ROUNDS_OF_FINES else None
             if stricter is None:
                 break
