@@ -1,7 +1,7 @@
 """The rings that a search has found so far, and the steps that it has left."""
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,23 @@ class Steps:
         self.left -= count
         if self.left < 0:
             raise OutOfStepsError
+
+    def suffice(self, most: int, work: Callable[["Steps"], None]) -> bool:
+        """Do work with `most` of the steps, and tell whether that was enough; what it did not use is here again.
+
+        Raises:
+            OutOfStepsError: it was not, and no more are left.
+        """
+        few = Steps(min(most, self.left))
+        self.take(few.left)
+        try:
+            work(few)
+        except OutOfStepsError:
+            if not self.left:
+                raise
+            return False
+        self.left += few.left
+        return True
 
 
 class Found:

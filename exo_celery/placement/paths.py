@@ -3,25 +3,20 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import itemgetter
 
 from exo_celery.placement.bound import price
 from exo_celery.placement.fines import Fines, Stakes
-from exo_celery.placement.found import Found, OutOfStepsError, Steps
+from exo_celery.placement.found import Found, Steps
 from exo_celery.placement.graph import members, set_of
+from exo_celery.placement.home import LINKS_PER_STEP, Home
 from exo_celery.placement.terrain import Group, Terrain
-from exo_celery.placement.ways import Ways, best_way, best_way_round, ways_by_length
+from exo_celery.placement.ways import best_way
 
 SEEN_AT_MOST = 50_000  # remembered (set, end) pairs: bounds memory, costs only repeated work
 # About as much work as one step.
-LINKS_PER_STEP = 16
 MOVES_PER_STEP = 2
 NODES_PER_EFFORT = 700  # so many more nodes make each step take as long again, for sets are longer integers
-# Fines, by what sparse graphs of 64 nodes and rings of up to 12 took least time with.
-STEPS_WITHOUT_FINES = 500
-ROUNDS_OF_FINES = 10
-LIKELY_PERCENT = 93  # of a bound is what the best ring may have, as long as none better is known
-PART_FOR_FINES = 6  # of the steps left one in so many, or none
+STEPS_WITHOUT_FINES = 500  # fines pay off where a root takes more
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,29 +116,12 @@ class PathSearch:
         start = self.start(root, within[-1])
         if not self.is_promising(start, start.free):
             return
-        self.find_ways_home(within, steps)
-        if self.explored_soon(start, within, steps):
+        self.home = Home(root, self.size, within, self.near, self.fines, self.rooms, steps)
+        if steps.suffice(STEPS_WITHOUT_FINES, lambda few: self.explore(start, within, few)):
             return
-        if ROUNDS_OF_FINES * self.table_steps <= steps.left // PART_FOR_FINES:
-            self.fine(start, within, steps)
+        self.home.fine(self.q * self.found.bar, steps)
+        self.fines = self.home.fines
         self.explore(self.start(root, within[-1]), within, steps)
-
-    def explored_soon(self, start: Path, within: Sequence[int], steps: Steps) -> bool:
-        """Explore with a few of the steps, and tell whether they sufficed.
-
-        Raises:
-            OutOfStepsError: they were all that was left.
-        """
-        few = Steps(min(STEPS_WITHOUT_FINES, steps.left))
-        steps.take(few.left)
-        try:
-            self.explore(start, within, few)
-        except OutOfStepsError:
-            if not steps.left:
-                raise
-            return False
-        steps.left += few.left
-        return True
 
     def explore(self, start: Path, within: Sequence[int], steps: Steps) -> None:
         """Offer the best rings that the path can become."""
@@ -189,38 +167,6 @@ class PathSearch:
         lowest = self.q * self.found.bar - others
         return self.required & start.free | set_of(j for j in members(start.free) if self.scores[j] > lowest)
 
-    def find_ways_home(self, within: Sequence[int], steps: Steps) -> None:
-        """Tabulate what ways home can add, for the nodes that are near enough to both ends of the ring."""
-        free = within[-1]
-        self.around = {j: list(members(self.near[j] & free)) for j in members(free)}
-        self.near_enough = [
-            list(members(within[min(d + 1, self.size - 1 - d, len(within) - 1)])) for d in range(self.size - 1)
-        ]
-        self.table_steps = sum(len(self.around[j]) for nodes in self.near_enough for j in nodes) // LINKS_PER_STEP
-        self.home_gains = self.ways_home(self.fines.gains, steps)
-        self.home_rooms = self.ways_home(self.rooms, steps)
-
-    def ways_home(self, gain: Sequence[int], steps: Steps) -> Ways:
-        """Tabulate what ways home can add of one quantity."""
-        steps.take(self.table_steps)
-        return ways_by_length(self.near_enough, self.around, gain)
-
-    def fine(self, start: Path, within: Sequence[int], steps: Steps) -> None:
-        """Keep of some rounds of ever stricter fines those with the lowest bound, and the ways home with them."""
-        root, doors = start.node, self.near_enough[0]
-        tried: list[tuple[int, Fines, Ways]] = []
-        while True:
-            way = best_way_round(self.home_gains, self.around, self.fines.gains, root, doors)
-            bound = self.fines.start(root, members(within[-1])) + sum(self.fines.gains[j] for j in way)
-            tried.append((bound, self.fines, self.home_gains))
-            gap = bound - max(self.q * self.found.bar, bound * LIKELY_PERCENT // 100)
-            stricter = self.fines.stricter(root, way, gap) if len(tried) <= ROUNDS_OF_FINES else None
-            if stricter is None:
-                break
-            self.fines = stricter
-            self.home_gains = self.ways_home(stricter.gains, steps)
-        _, self.fines, self.home_gains = min(tried, key=itemgetter(0))
-
     def moves(self, at: Path, within: Sequence[int], steps: Steps) -> Iterator[tuple[int, int]]:
         """Return the nodes to go to with the score that each can lead to at most, the highest first.
 
@@ -246,7 +192,7 @@ class PathSearch:
 
     def ways_on(self, at: Path, around: int) -> Iterator[tuple[int, int]]:
         """Yield the nodes around from which a best way home lifts the path above the bar, with the score it can get."""
-        home_gains, home_rooms, gains = self.home_gains[at.left - 1], self.home_rooms[at.left - 1], self.fines.gains
+        home_gains, home_rooms, gains = self.home.gains[at.left - 1], self.home.rooms[at.left - 1], self.fines.gains
         bar, lack = self.q * self.found.bar - at.gain, self.need - at.room
         for node in members(around):
             more = best_way(home_gains, node, at.node)

@@ -18,7 +18,7 @@ from exo_celery.placement.paths import PathSearch
 from exo_celery.placement.sets import SetSearch
 from exo_celery.placement.terrain import Group, Terrain
 
-STEPS: Final = 120_000  # about half a second of one core
+STEPS: Final = 100_000  # well below a second of one core
 STEPS_AT_LEAST: Final = 500  # with fewer left, no further size is begun
 # Where not every set is a ring, some are tried before walking along links: few where links are few, for then most fail;
 # all where there are not many. The figures are those that kept any graph of 16 nodes fastest.
@@ -154,14 +154,11 @@ def search_dense(terrain: Terrain, group: Group, size: int, found: Found, steps:
 
 def guess(terrain: Terrain, group: Group, size: int, found: Found, steps: Steps) -> bool:
     """Try the most promising sets, all where they are few; return whether that settled it."""
-    few = Steps(min(allowed_guesses(group, size, steps.left), steps.left))
-    steps.take(few.left)
-    try:
+
+    def search(few: Steps) -> None:
         SetSearch(terrain, group, size, found, RingIn(terrain, few), every=False).run(few)
-    except OutOfStepsError:
-        return False
-    steps.left += few.left
-    return True
+
+    return steps.suffice(allowed_guesses(group, size, steps.left), search)
 
 
 def allowed_guesses(group: Group, size: int, most: int) -> int:
