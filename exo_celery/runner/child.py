@@ -30,6 +30,7 @@ from exo_celery.runner.wire import Connection
 
 WARM_ROW = -1
 WARM_TOKENS = (0,) * 9
+MOST_UNUSED = 32  # kept prompts that nobody has come back to yet, as most never will
 
 
 def run(
@@ -61,12 +62,14 @@ def run(
     budget = token_budget(
         shard.config,
         -(-total // spec.world) if spec.sliced else total,
+        shard.item_bytes,
         spec.memory_bytes or psutil.virtual_memory().available,
     )
     exact = not trims(shard)
     meter = Meter()
     led = [
-        Lane(number, ring, PrefixIndex(budget.kept // lanes, exact=exact), meter) for number, ring in enumerate(rings)
+        Lane(number, ring, PrefixIndex(budget.kept // lanes, -(-MOST_UNUSED // lanes), exact=exact), meter)
+        for number, ring in enumerate(rings)
     ]
     for lane in led:
         lane.start()

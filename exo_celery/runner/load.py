@@ -44,6 +44,11 @@ class Shard:
         found = (source[field] for source in (self.config, text) for field in CONTEXT_FIELDS if field in source)
         return int(next(found, DEFAULT_CONTEXT))
 
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of a number in the hidden states: norms may be kept in more than a model computes with."""
+        return min(array.dtype.size for _, array in arrays(self.model) if mx.issubdtype(array.dtype, mx.floating))
+
 
 def load_shard(spec: ShardSpec, on_layer: Callable[[int], None]) -> Shard:
     """Load a shard, layer by layer; `on_layer` hears how many layers are in memory.

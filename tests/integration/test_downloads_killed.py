@@ -144,7 +144,8 @@ def test_a_worker_killed_at_ten_points_goes_on_by_itself_and_fetches_nothing_twi
     def says() -> Download:
         return store.get(redis, namespace, "n1", MODEL) or Download(node="n1", model=MODEL)
 
-    with Hub({MODEL: original}, rate=size / 8, piece=4096) as hub:
+    # Slowly: what is on its way is lost with each kill, and a busy machine lets it lie there for some hundredths.
+    with Hub({MODEL: original}, rate=size / 40, piece=4096) as hub:
         asked = settings.model_copy(update={"hf_endpoint": hub.url})
         wish(redis, namespace)
         for point in points:

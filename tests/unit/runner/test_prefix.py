@@ -5,10 +5,11 @@ import pytest
 from exo_celery.runner.prefix import LEAST_TOKENS, PrefixIndex
 
 LONG = tuple(range(100))
+MOST_UNUSED = 8
 
 
 def index(budget: int = 1000, *, exact: bool = False) -> PrefixIndex:
-    return PrefixIndex(budget, exact=exact)
+    return PrefixIndex(budget, MOST_UNUSED, exact=exact)
 
 
 def added(to: PrefixIndex, tokens: tuple[int, ...]) -> int:
@@ -57,6 +58,49 @@ def test_what_is_larger_than_the_budget_is_not_kept() -> None:
     first = added(kept, (1,) * 40)
     assert kept.add(LONG) is None
     assert kept.find((1,) * 40) == (first, 40)
+
+
+def once(number: int) -> tuple[int, ...]:
+    """Return a prompt that begins as no other does."""
+    return (number + 1000, *LONG)
+
+
+def test_of_entries_that_nobody_came_back_to_the_last_few_stay() -> None:
+    kept = index(budget=10**6)
+    for number in range(10 * MOST_UNUSED):
+        made = kept.add(once(number))
+        assert made == (number, (number - MOST_UNUSED,) if number >= MOST_UNUSED else ())
+    assert kept.tokens == MOST_UNUSED * len(once(0))
+
+
+def test_prompts_that_come_once_do_not_push_out_a_conversation() -> None:
+    kept = index(budget=10**6)
+    turn = LONG
+    for number in range(20):
+        added(kept, turn)
+        found = kept.find((*turn, 5))
+        assert found is not None and found[1] == len(turn), "the turn before is still there"
+        turn = (*turn, 5, number)
+        for other in range(2 * MOST_UNUSED):
+            added(kept, once(number * 1000 + other))
+
+
+def test_what_goes_on_a_conversation_is_not_on_trial_again() -> None:
+    kept = index(budget=10**6)
+    added(kept, LONG[:50])
+    kept.find(LONG)
+    last = added(kept, LONG)
+    for number in range(2 * MOST_UNUSED):
+        added(kept, once(number))
+    assert kept.find(LONG) == (last, len(LONG))
+
+
+def test_what_all_prompts_begin_with_keeps_one_entry_only() -> None:
+    kept = index(budget=10**6)
+    for number in range(10 * MOST_UNUSED):
+        kept.find((*LONG, number))
+        added(kept, (*LONG, number))
+    assert kept.tokens == (1 + MOST_UNUSED) * (len(LONG) + 1)
 
 
 def test_exact_entries_help_only_as_a_whole() -> None:

@@ -41,7 +41,7 @@ class Play:
     """Requests, the scheduler, and the rows of a ring that obeys it."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler(PrefixIndex(1000, exact=False))
+        self.scheduler = Scheduler(PrefixIndex(1000, 32, exact=False))
         self.entries: dict[int, int] = {}
         self.rows: list[int] = []
         self.waiting: dict[int, int] = {}
