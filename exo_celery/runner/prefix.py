@@ -69,9 +69,9 @@ class PrefixIndex:
         if not LEAST_TOKENS <= len(new) <= self._budget or self._covered(new):
             return None
         begun = [] if self._exact else [number for number, old in self._entries.items() if begins(new, old)]
-        used = any([self._entries.pop(number).used for number in begun])
+        replaced = [self._entries.pop(number) for number in begun]
         number, self._next = self._next, self._next + 1
-        self._entries[number] = Entry(new, used)
+        self._entries[number] = Entry(new, used=any(entry.used for entry in replaced))
         return number, (*begun, *self._surplus())
 
     def _surplus(self) -> list[int]:
