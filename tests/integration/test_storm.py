@@ -22,7 +22,7 @@ NAMESPACE = "storm"
 QUEUE = f"{NAMESPACE}:celery:storm"
 WORKERS = ("one", "two")
 SLOTS = 16  # of both workers
-ROUNDS = ("idle", "half", "full", "full", "half", "full", "idle", "full")
+ROUNDS = ("idle", "half", "full", "full", "half", "full")
 FULL = 2000  # messages: far more than is done until the server is killed
 
 
