@@ -1,8 +1,8 @@
 """Search along links until a path closes: right where few sets of nodes are rings."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from exo_celery.placement.bound import price
 from exo_celery.placement.fines import Fines, Stakes
@@ -19,8 +19,7 @@ NODES_PER_EFFORT = 700  # so many more nodes make each step take as long again, 
 STEPS_WITHOUT_FINES = 500  # fines pay off where a root takes more
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(NamedTuple):
     """A path from the root: its last node, how many nodes are still to come and from which set, its set and sums.
 
     `gain` is a bound with fines: with what the nodes to come gain, it is at least the score of the ring.
@@ -170,12 +169,12 @@ class PathSearch:
     def moves(self, at: Path, within: Sequence[int], steps: Steps) -> Iterator[tuple[int, int]]:
         """Return the nodes to go to with the score that each can lead to at most, the highest first.
 
-        None, if the nodes in reach cannot lift the path above the bar or give it the room.
+        Whether the nodes in reach could lift the path at all is not asked: ways home tell nearly as much for less.
         """
         usable = at.free & within[at.left] if at.left < len(within) else at.free
-        if not self.is_promising(at, usable):
-            return iter(())
         missing = self.required & ~at.mask
+        if usable.bit_count() < at.left or missing & ~usable:
+            return iter(())
         if missing.bit_count() == at.left:  # no place is left for others
             usable = missing
         around = self.near[at.node] & usable
