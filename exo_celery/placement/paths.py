@@ -38,9 +38,9 @@ class Path(NamedTuple):
 class PathSearch:
     """Depth-first walk over the rings of `size` nodes of a block, each from its most promising node, the root.
 
-    Nodes are renumbered in order of score, required ones first. A path is cut by the highest scores and largest rooms
-    among the nodes it can still reach, and by the best way home, with fines (fines.py) where a root takes long. Twins
-    (nodes with the same links) could swap places, so they are visited in order, and the better in worth and room first.
+    Nodes are renumbered in order of score, required ones first. A root is cut by the highest scores and largest rooms
+    among the nodes around it, a path by the best way home, with fines (fines.py) where a root takes long. Twins (nodes
+    with the same links) could swap places, so they are visited in order, and the better in worth and room first.
     """
 
     def __init__(self, terrain: Terrain, group: Group, size: int, found: Found, steps: Steps) -> None:
@@ -109,11 +109,11 @@ class PathSearch:
         """Offer the best rings in which `root` comes first in order."""
         later = (1 << len(self.order)) - (2 << root) & ~self.clashes[root]
         start = self.start(root, self.distances(root, later)[-1])
-        if not self.is_promising(start, start.free):
+        if not self.is_promising(start):
             return
         within = self.distances(root, self.worthwhile(start))
         start = self.start(root, within[-1])
-        if not self.is_promising(start, start.free):
+        if not self.is_promising(start):
             return
         self.home = Home(root, self.size, within, self.near, self.fines, self.rooms, steps)
         if steps.suffice(STEPS_WITHOUT_FINES, lambda few: self.explore(start, within, few)):
@@ -181,13 +181,13 @@ class PathSearch:
         steps.take(around.bit_count() // MOVES_PER_STEP)
         return iter(sorted(self.ways_on(at, around), reverse=True))
 
-    def is_promising(self, at: Path, usable: int) -> bool:
-        """Tell whether usable nodes can lift a path above the bar and give it the room, whatever the links."""
-        if usable.bit_count() < at.left or self.required & ~(usable | at.mask):
+    def is_promising(self, start: Path) -> bool:
+        """Tell whether nodes in reach can lift a path above the bar and give it the room, whatever the links."""
+        if start.free.bit_count() < start.left or self.required & ~(start.free | start.mask):
             return False
-        if at.score + self.highest_score(usable, at.left) <= self.q * self.found.bar:
+        if start.score + self.highest_score(start.free, start.left) <= self.q * self.found.bar:
             return False
-        return at.room + self.largest_room(usable, at.left) >= self.need
+        return start.room + self.largest_room(start.free, start.left) >= self.need
 
     def ways_on(self, at: Path, around: int) -> Iterator[tuple[int, int]]:
         """Yield the nodes around from which a best way home lifts the path above the bar, with the score it can get."""

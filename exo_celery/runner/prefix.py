@@ -48,20 +48,20 @@ class PrefixIndex:
     def find(self, tokens: tuple[int, ...]) -> tuple[int, int] | None:
         """Return the entry that saves most of computing `tokens`, and how many of them it saves.
 
-        Of several that save as much it is one that has helped before: one is enough to keep.
+        Of several that save about as much it is one that has helped before: one is enough to keep.
         """
         wanted = np.array(tokens, np.int64)
-        best, saved = None, (0, False)
+        best, merit = None, (0, False, 0)
         for number, entry in self._entries.items():
             shared = common(entry.tokens, wanted)
             usable = shared >= LEAST_TOKENS and (not self._exact or shared == len(entry))
-            if usable and (shared, entry.used) > saved:
-                best, saved = number, (shared, entry.used)
+            if usable and (shared // LEAST_TOKENS, entry.used, shared) > merit:
+                best, merit = number, (shared // LEAST_TOKENS, entry.used, shared)
         if best is None:
             return None
         self._entries[best].used = True
         self._entries.move_to_end(best)
-        return best, saved[0]
+        return best, merit[-1]
 
     def add(self, tokens: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
         """Keep a sequence; return its entry and those forgotten for it, or None when it is not worth it."""
