@@ -15,7 +15,7 @@ from exo_celery.placement.ways import best_way
 SEEN_AT_MOST = 50_000  # remembered (set, end) pairs: bounds memory, costs only repeated work
 # About as much work as one step.
 MOVES_PER_STEP = 2
-NODES_PER_EFFORT = 700  # so many more nodes make each step take as long again, for sets are longer integers
+NODES_PER_EFFORT = 500  # so many more nodes make each step take as long again, for sets are longer integers
 STEPS_WITHOUT_FINES = 500  # fines pay off where a root takes more
 
 

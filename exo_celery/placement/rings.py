@@ -18,7 +18,7 @@ from exo_celery.placement.paths import PathSearch
 from exo_celery.placement.sets import SetSearch
 from exo_celery.placement.terrain import Group, Terrain
 
-STEPS: Final = 100_000  # well below a second of one core
+STEPS: Final = 110_000  # well below a second of one core
 STEPS_AT_LEAST: Final = 500  # with fewer left, no further size is begun
 # Where not every set is a ring, some are tried before walking along links: few where links are few, for then most fail;
 # all where there are not many. The figures are those that kept any graph of 16 nodes fastest.
