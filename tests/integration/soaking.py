@@ -82,7 +82,7 @@ def soak(group: Group, client: EngineClient, dice: random.Random, count: int) ->
 
 def resident(group: Group) -> int:
     """Return what the runners hold once they have been idle for a while and given back what is free."""
-    time.sleep(IDLE_SECONDS + 2)
+    time.sleep(2 * IDLE_SECONDS + 2)  # steps of the last seconds begin the wait for an idle runner anew
     return sum(psutil.Process(runner.pid).memory_info().rss for runner in group.runners)
 
 
