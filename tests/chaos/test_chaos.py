@@ -12,4 +12,4 @@ SEED = 30  # hits Redis, the web, a node worker and a serving worker
 def test_every_job_ends_exactly_once_whatever_is_killed(tmp_path: Path) -> None:
     report = storm(tmp_path, Plan(jobs=40, clients=6, faults=4, seed=SEED, lines=40))
     assert report.broken == [], report
-    assert report.states["succeeded"] >= 33
+    assert report.states["succeeded"] >= 34

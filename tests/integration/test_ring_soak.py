@@ -28,4 +28,4 @@ def test_a_soak(tmp_path: Path, cuts: tuple[int, ...], threads: int) -> None:
         assert len(answered) > REQUESTS * 0.5
         fill_slots(client)
         # Company changes the last bits; a tie within them may fall the other way, hardly ever.
-        assert len(different(client, answered[:24])) <= 1
+        assert len(different(client, answered[:40])) <= 1
