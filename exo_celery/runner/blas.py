@@ -1,6 +1,8 @@
 """A fast BLAS for MLX on Linux: the wheel brings the reference one, thirty times slower.
 
-MLX resolves `cblas_?gemm` at run time, so a library loaded with global symbols before MLX takes its place.
+MLX resolves `cblas_?gemm` at run time, so a library loaded with global symbols before MLX takes its place. It is always
+the package's: a distribution's OpenBLAS may be years older than the processor, which it then takes for the oldest it
+knows, and takes twice as long.
 """
 
 import ctypes
@@ -16,7 +18,6 @@ from typing import Final
 
 from exo_celery.errors import ConfigurationError
 
-SYSTEM_NAMES: Final = ("libopenblas.so.0", "libopenblas.so")
 PACKAGE: Final = "scipy_openblas32"
 SYMBOLS: Final = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
 
@@ -30,16 +31,17 @@ def load(cache_dir: Path, threads: int) -> str:
     `threads` is how many threads a product may use, 0 means every core this process may use.
 
     Raises:
-        ConfigurationError: there is no OpenBLAS, neither the system's nor the package's.
+        ConfigurationError: the package is missing, or MLX was imported before.
     """
     if sys.platform != "linux":
         return "accelerate"
     if "mlx.core" in sys.modules:
         raise ConfigurationError("mlx.core was imported before the BLAS library: it would use its own slow one")
-    library, prefix = _system() or _packaged(cache_dir)
-    SETTERS.append(getattr(library, f"{prefix}openblas_set_num_threads"))
+    path = _prepared(cache_dir)
+    library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    SETTERS.append(library.scipy_openblas_set_num_threads)
     use_threads(threads or cores())
-    return f"{library._name}"
+    return str(path)
 
 
 def use_threads(threads: int) -> None:
@@ -55,28 +57,15 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _system() -> tuple[ctypes.CDLL, str] | None:
-    """Load the system's OpenBLAS, if there is one, and return it with its symbol prefix."""
-    for name in SYSTEM_NAMES:
-        try:
-            return ctypes.CDLL(name, ctypes.RTLD_GLOBAL), ""
-        except OSError:
-            continue
-    return None
-
-
-def _packaged(cache_dir: Path) -> tuple[ctypes.CDLL, str]:
-    """Load the OpenBLAS of the scipy-openblas32 package, with its symbols under their plain names."""
+def _prepared(cache_dir: Path) -> Path:
+    """Return the package's library with its symbols under their plain names; it is made once."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise ConfigurationError(
-            "no OpenBLAS found: install the system's (Debian: libopenblas0-pthread) or scipy-openblas32"
-        )
-    original = Path(spec.origin).parent / "lib" / "libscipy_openblas.so"
+        raise ConfigurationError("no OpenBLAS found: install the package scipy-openblas32")
     patched = cache_dir / "blas" / f"libopenblas-{version(PACKAGE)}.so"
     if not patched.exists():
-        _rename_symbols(original, patched)
-    return ctypes.CDLL(str(patched), ctypes.RTLD_GLOBAL), "scipy_"
+        _rename_symbols(Path(spec.origin).parent / "lib" / "libscipy_openblas.so", patched)
+    return patched
 
 
 def _rename_symbols(original: Path, patched: Path) -> None:

@@ -1,6 +1,5 @@
 """The demo model is made from the package index once, and is a real model: it knows the capital of France."""
 
-import ctypes.util
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +13,9 @@ from exo_celery.models.demo import MODEL, ensure_demo_model
 from exo_celery.models.disk import scan
 
 ASK = """
-import ctypes, ctypes.util, sys
-if blas := ctypes.util.find_library("openblas"):
-    ctypes.CDLL(blas, ctypes.RTLD_GLOBAL)
+import pathlib, sys
+from exo_celery.runner import blas
+blas.load(pathlib.Path(sys.argv[2]), 0)
 import mlx.core as mx
 from mlx_lm import generate, load
 from mlx_lm.utils import dequantize_model
@@ -61,10 +60,10 @@ def test_progress_is_told_in_bytes(said: list[tuple[str, int, int]]) -> None:
     assert all(0 <= done <= total for _, done, total in said)
 
 
-@pytest.mark.skipif(not ctypes.util.find_library("openblas"), reason="minutes without OpenBLAS")
 def test_it_knows_the_capital_of_france(cache: Path, said: list[tuple[str, int, int]]) -> None:
     folder = ensure_demo_model(cache, lambda *_: None)
-    done = subprocess.run([sys.executable, "-c", ASK, str(folder)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", ASK, str(folder), str(cache)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "The capital of France is Paris." in done.stdout
 
 
