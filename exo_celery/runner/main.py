@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 from exo_celery import settings
 from exo_celery.errors import ExoError, RunnerError
 from exo_celery.runner import blas
-from exo_celery.runner.protocol import Failed, Link, Start
+from exo_celery.runner.protocol import Failed, Link, Ping, Pong, Start
 from exo_celery.runner.wire import Connection
 
 log = logging.getLogger("exo_celery.runner")
@@ -26,9 +26,13 @@ FAILED: Final = 1
 
 
 def hear_parent(control: Connection, peers: "queue.SimpleQueue[tuple[str, ...]]") -> None:
-    """Pass on what the parent says; end the process when it says so or is gone."""
-    while isinstance(message := control.receive(), Link):
-        peers.put(message.peers)
+    """Answer the parent's pings and pass on its peers; end the process when it says so or is gone."""
+    with suppress(RunnerError):  # gone
+        while isinstance(message := control.receive(), Link | Ping):
+            if isinstance(message, Link):
+                peers.put(message.peers)
+            else:
+                control.send(Pong())
     os._exit(0)
 
 

@@ -20,6 +20,8 @@ from exo_celery.runner.protocol import (
     Link,
     Loaded,
     Message,
+    Ping,
+    Pong,
     Ready,
     ShardSpec,
     Start,
@@ -35,6 +37,9 @@ IMPORT_SECONDS: Final = 90.0
 SLOWEST_LOAD_BPS: Final = 10e6
 SLOWEST_STEP_BPS: Final = 20e6
 STOP_SECONDS: Final = 2.0
+# How often a ready child is asked whether it still runs, and how long a machine that swaps may take to say so.
+PULSE_SECONDS: Final = 15.0
+SILENCE_SECONDS: Final = 60.0
 BACKLOG: Final = 64
 
 OnEvent = Callable[[ControlEvent], None]
@@ -64,6 +69,7 @@ class RunnerProcess:
         self._emitting = threading.RLock()
         self._deadline: threading.Timer | None = None
         self._weights_bytes = 0
+        self._ended, self._answered = threading.Event(), threading.Event()
         self._directory = Path(tempfile.mkdtemp(prefix="exo-runner-"))  # made with mode 0700
         self.socket_path = self._directory / "socket"
         with socket.socket(socket.AF_UNIX) as listener:
@@ -169,6 +175,7 @@ class RunnerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
         returncode = self._process.wait()
+        self._ended.set()
         shutil.rmtree(self._directory, ignore_errors=True)
         self._emit(Exited(returncode=returncode))
 
@@ -178,9 +185,22 @@ class RunnerProcess:
             self._disarm()
         elif isinstance(message, Ready):
             self._disarm()
+            threading.Thread(target=self._feel_pulse, name=f"{self._name}-pulse", daemon=True).start()
+        elif isinstance(message, Pong):
+            self._answered.set()
+            return
         if not isinstance(message, ControlEvent):
             raise RunnerError(f"rank {self.spec.rank} sent {message.type!r} to its parent")
         self._emit(message)
+
+    def _feel_pulse(self) -> None:
+        """Kill the child once it is silent: one that is stopped, not dead, hangs up on nobody."""
+        while not self._ended.wait(PULSE_SECONDS):
+            self._answered.clear()
+            with suppress(RunnerError):  # gone: the reading thread sees it too
+                self._control.send(Ping())
+            if not self._answered.wait(SILENCE_SECONDS) and not self._ended.is_set():
+                self._expire("silent", f"rank {self.spec.rank} has not answered for {SILENCE_SECONDS:.0f} s")
 
     def _relay_output(self) -> None:
         """Put what the child prints into our log."""

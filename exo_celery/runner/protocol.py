@@ -99,6 +99,12 @@ class Link(Record):
     peers: tuple[str, ...]
 
 
+class Ping(Record):
+    """Say `Pong`."""
+
+    type: Literal["ping"] = "ping"
+
+
 class Stop(Record):
     """Exit now."""
 
@@ -137,6 +143,12 @@ class Measured(Record):
 
     type: Literal["measured"] = "measured"
     figures: EngineFigures
+
+
+class Pong(Record):
+    """The process runs: it heard a ping."""
+
+    type: Literal["pong"] = "pong"
 
 
 class Failed(Record):
@@ -222,11 +234,13 @@ Event = Started | Delta | Finished | Refused
 Message = (
     Start
     | Link
+    | Ping
     | Stop
     | Loading
     | Loaded
     | Ready
     | Measured
+    | Pong
     | Failed
     | Generate
     | Cancel

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from exo_celery.errors import InvalidRequestError, RunnerError
 from exo_celery.runner.protocol import Message
 
-VERSION: Final = 1
+VERSION: Final = 2
 OPENING: Final = f'{{"v":{VERSION},'.encode()  # every line begins so
 # A prompt of a million tokens fits; a line without an end does not fill the memory.
 MAX_LINE_BYTES: Final = 16 * 2**20

@@ -1,7 +1,9 @@
 """What a serving worker gets from an engine: one ring of two with small layers, shared by the tests."""
 
 import json
+import os
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -284,6 +286,24 @@ def test_a_ring_that_is_never_linked_by_all_fails_in_time(model: Path, monkeypat
         assert event.code == "warm_timeout"
     finally:
         group.stop()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_runner_that_is_stopped_is_killed_and_one_that_works_or_idles_is_not(
+    model: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    monkeypatch.setattr(process, "PULSE_SECONDS", 0.1)
+    monkeypatch.setattr(process, "SILENCE_SECONDS", 2.0)
+    with ring(model, (0, 3, TINY_LAYERS)) as (group, client):
+        assert finished(client, "a", prompt=[1], max_tokens=200).finish_reason == "length"
+        time.sleep(1)
+        assert [runner.returncode for runner in group.runners] == [None, None]
+        os.kill(group.runners[rank].pid, signal.SIGSTOP)
+        while not isinstance(event := group.next_event()[1], Failed):
+            pass
+        assert event.code == "silent"
+        group.wait_exited()
+        assert group.exited[rank] == -9
 
 
 def test_stopping_leaves_neither_process_nor_socket(model: Path) -> None:

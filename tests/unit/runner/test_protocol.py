@@ -19,7 +19,7 @@ def test_a_message_survives_the_wire() -> None:
     message = Generate(id="a", request=GenerateRequest(prompt=(1, 2), max_tokens=3, stop=("x",)))
     line = encode(message)
     assert line.count(b"\n") == 1
-    assert json.loads(line)["v"] == 1
+    assert json.loads(line)["v"] == 2
     assert decode(line) == message
 
 
@@ -31,7 +31,7 @@ def test_text_with_line_ends_stays_one_line() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"\n", b"[]\n", b"{}\n", b'{"v":2,"type":"stop"}\n', b'{"v":1,"type":"dance"}\n', b'{"v":1,"type":"cancel"}\n'],
+    [b"\n", b"[]\n", b"{}\n", b'{"v":3,"type":"stop"}\n', b'{"v":2,"type":"dance"}\n', b'{"v":2,"type":"cancel"}\n'],
 )
 def test_what_is_not_a_message_is_refused(line: bytes) -> None:
     with pytest.raises(RunnerError):
@@ -39,8 +39,8 @@ def test_what_is_not_a_message_is_refused(line: bytes) -> None:
 
 
 def test_another_version_is_named() -> None:
-    with pytest.raises(RunnerError, match="speaks version 2"):
-        decode(b'{"v":2,"type":"stop"}\n')
+    with pytest.raises(RunnerError, match="speaks version 3"):
+        decode(b'{"v":3,"type":"stop"}\n')
 
 
 def test_messages_arrive_in_order_and_the_end_is_seen() -> None:
