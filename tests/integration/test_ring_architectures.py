@@ -7,6 +7,7 @@ import importlib
 import threading
 from collections import deque
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -189,6 +190,12 @@ def test_what_happens_between_layers_is_refused() -> None:
 
 def test_what_mlx_lm_cannot_batch_is_served_one_at_a_time() -> None:
     assert {name for name in ARCHITECTURES if not batches(Shard(build(name), {}, Boundary(), 0))} == UNBATCHED
+
+
+def test_the_readme_names_what_is_tested_and_what_is_served_one_at_a_time() -> None:
+    readme = " ".join(Path(__file__).parents[2].joinpath("README.md").read_text().split())
+    assert ", ".join(sorted({name.split(",")[0] for name in ARCHITECTURES})) in readme
+    assert f"Of these, {', '.join(sorted(UNBATCHED))} is served one sequence at a time" in readme
 
 
 @pytest.mark.parametrize(
